@@ -1,0 +1,1 @@
+"""Headrace: lakehouse-plus-stream hybrid processing."""

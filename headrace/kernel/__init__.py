@@ -1,0 +1,1 @@
+"""Values, errors, protocols and the clock. Imports nothing else of Headrace."""
