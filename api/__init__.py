@@ -1,0 +1,1 @@
+"""The HTTP service: routes over headrace.jobs. No logic of its own."""

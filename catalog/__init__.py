@@ -1,0 +1,1 @@
+"""The lakehouse: catalogs and tables, boundary records, idempotent fenced commits."""

@@ -1,0 +1,1 @@
+"""Infrastructure: the dev stack, images, dashboards."""

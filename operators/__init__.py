@@ -1,0 +1,1 @@
+"""What happens to rows: pure operators over Polars frames. No I/O."""

@@ -1,0 +1,1 @@
+"""Job specs, configuration, compiler, job store, supervisor: what CLI and API share."""

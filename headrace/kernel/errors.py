@@ -32,11 +32,11 @@ Every error has a stable ``code``, a ``domain``, ``retryable``, a primary messag
 
 from __future__ import annotations
 
-from enum import Enum, IntEnum
+from enum import IntEnum, StrEnum
 from typing import Any, ClassVar
 
 
-class Domain(str, Enum):
+class Domain(StrEnum):
     """Who must act."""
 
     USER = "user"

@@ -1,0 +1,1 @@
+"""The epoch engine, checkpoints, executors."""

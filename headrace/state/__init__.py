@@ -1,0 +1,1 @@
+"""Durable state: blob stores, the head of a job, checkpoint records."""

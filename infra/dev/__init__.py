@@ -1,0 +1,1 @@
+"""A local stack of real services for development, tests and the demo."""

@@ -1,0 +1,1 @@
+"""What sources and sinks share of Kafka: client options, error mapping, topic metadata and offsets."""

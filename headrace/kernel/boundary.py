@@ -1,0 +1,96 @@
+"""The boundary between history and tail, as a value. All offsets are *next* offsets, exclusive."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+FORMAT_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRange:
+    """What a table covers of one topic partition: offsets ``start`` (inclusive) to ``next`` (exclusive).
+
+    ``next`` is the consumer's position: it stands past transaction markers and compacted holes.
+    """
+
+    start: int
+    next: int
+    leader_epoch: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.start < 0 or self.next < self.start:
+            raise ValueError(f"a partition range needs 0 <= start <= next, got start={self.start}, next={self.next}")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicBoundary:
+    """The covered ranges of one topic, by partition, with the topic's id where it is known (KIP-516)."""
+
+    partitions: Mapping[int, PartitionRange]
+    topic_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """For each (topic, partition) the next offset that the history does not cover (docs/boundary-format.md)."""
+
+    topics: Mapping[str, TopicBoundary] = field(default_factory=dict)
+    cluster: str | None = None
+    watermark: str | None = None
+
+    def next_offset(self, topic: str, partition: int) -> int | None:
+        """The next offset of a partition, or None when the boundary does not know it."""
+        known = self.topics.get(topic)
+        found = known.partitions.get(partition) if known else None
+        return found.next if found else None
+
+    def to_json(self) -> dict[str, Any]:
+        """The public format, version 1."""
+        out: dict[str, Any] = {"version": FORMAT_VERSION}
+        if self.cluster is not None:
+            out["cluster"] = self.cluster
+        topics: dict[str, Any] = {}
+        for name, topic in self.topics.items():
+            ranges: dict[str, Any] = {}
+            for partition, covered in sorted(topic.partitions.items()):
+                entry: dict[str, Any] = {"start": covered.start, "next": covered.next}
+                if covered.leader_epoch is not None:
+                    entry["leader_epoch"] = covered.leader_epoch
+                ranges[str(partition)] = entry
+            topics[name] = (
+                {"topic_id": topic.topic_id, "partitions": ranges} if topic.topic_id else {"partitions": ranges}
+            )
+        out["topics"] = topics
+        if self.watermark is not None:
+            out["watermark"] = self.watermark
+        return out
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Boundary:
+        """Read the public format.
+
+        Raises:
+            ValueError: Another version, or a record that does not follow the format; the message says where.
+        """
+        version = value.get("version")
+        if version != FORMAT_VERSION:
+            raise ValueError(f"boundary record has version {version!r}; this release reads version {FORMAT_VERSION}")
+        try:
+            topics = {
+                name: TopicBoundary(
+                    {
+                        int(partition): PartitionRange(
+                            int(entry.get("start", 0)), int(entry["next"]), entry.get("leader_epoch")
+                        )
+                        for partition, entry in topic["partitions"].items()
+                    },
+                    topic.get("topic_id"),
+                )
+                for name, topic in value["topics"].items()
+            }
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise ValueError(f"boundary record does not follow the format: {error!r}") from error
+        return cls(topics, value.get("cluster"), value.get("watermark"))

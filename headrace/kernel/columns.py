@@ -1,0 +1,49 @@
+"""Names and types of the columns that Headrace itself adds to a source's rows.
+
+They take part in projection pushdown like any other column: a source builds them only when an operator, a sink or
+the user's own expressions ask for them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import polars as pl
+
+TOPIC: Final = "_kafka_topic"
+PARTITION: Final = "_kafka_partition"
+OFFSET: Final = "_kafka_offset"
+TIMESTAMP: Final = "_kafka_timestamp"
+KEY: Final = "_kafka_key"
+ROW_WATERMARK: Final = "_row_watermark"
+
+METADATA: Final = pl.Schema(
+    {
+        TOPIC: pl.String(),
+        PARTITION: pl.Int32(),
+        OFFSET: pl.Int64(),
+        TIMESTAMP: pl.Datetime("us", "UTC"),
+        KEY: pl.Binary(),
+    }
+)
+"""Where a row came from. Null in history rows of tables that do not carry them."""
+
+SYSTEM: Final = pl.Schema({**METADATA, ROW_WATERMARK: pl.Int64()})
+"""Metadata plus the row's watermark: microseconds, the event time below which rows were late when this row came.
+
+It is the watermark of the row's own partition made from earlier offsets only, raised to the source's watermark where
+an idle partition let that pass. Null in history: history rows are never late.
+"""
+
+ERRORS: Final = pl.Schema(
+    {
+        "topic": pl.String(),
+        "partition": pl.Int32(),
+        "offset": pl.Int64(),
+        "timestamp": pl.Datetime("us", "UTC"),
+        "key": pl.Binary(),
+        "value": pl.Binary(),
+        "reason": pl.String(),
+    }
+)
+"""The ``errors`` port of a source: one row for each record that could not be decoded (a dead letter)."""
