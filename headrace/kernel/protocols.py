@@ -202,10 +202,16 @@ class StatefulOperator(Protocol):
         """Output ports; ``main`` first."""
 
     def partial(self, rows: pl.LazyFrame) -> pl.LazyFrame:
-        """The stateless part: rows in (late ones included), partials of the rows that are not late out."""
+        """The stateless part: rows in (late ones included), partials of the rows that are not late out.
+
+        Rows without the column ``_row_watermark`` are never late: the engine drops it where a batch has no late row.
+        """
 
     def late(self, rows: pl.LazyFrame) -> pl.LazyFrame:
         """The rows that ``partial`` leaves out because they are late."""
+
+    def output_schema(self, schema: pl.Schema) -> pl.Schema:
+        """Columns of the ``main`` port, given the schema of the partials."""
 
     def open(self, schema: pl.Schema, state: OperatorState | None) -> OperatorInstance:
         """An instance over partials of ``schema``, resumed from ``state`` if there is one."""
