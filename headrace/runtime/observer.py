@@ -1,0 +1,205 @@
+"""What a running job tells the outside: small frozen values through one protocol.
+
+An observer is called from the engine's threads. Its methods return at once and never raise: whatever goes wrong in
+showing or storing progress is no reason to stop a job.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from headrace.kernel.protocols import Json
+
+
+class Phase(StrEnum):
+    """Where a job stands."""
+
+    STARTING = "starting"
+    HISTORY = "history"
+    TAIL = "tail"
+    DRAINING = "draining"
+    FINISHED = "finished"
+
+
+class Level(StrEnum):
+    """Of an event, by who must act: nobody, someone soon, someone now."""
+
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLag:
+    """How far one topic partition is behind. Offsets are *next* offsets (exclusive)."""
+
+    topic: str
+    partition: int
+    next: int
+    end: int
+
+    @property
+    def lag(self) -> int:
+        """Offsets still to come, transaction markers and compacted holes included."""
+        return max(0, self.end - self.next)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A job's counters at one moment. Counts run from the start of this process.
+
+    Attributes:
+        phase: Where the job stands.
+        epoch: The epoch that is running.
+        records: Input records processed.
+        records_per_second: Over the last few seconds.
+        nbytes: Input bytes read.
+        rows_out: Rows handed to sinks, by sink id.
+        history_fraction: Part of the history that is done, 0 to 1; None without a history or when not known yet.
+        history_eta_s: Seconds until the history is done, estimated.
+        lag: Per topic partition; empty before the tail is assigned.
+        watermark: Event time in microseconds since the epoch (UTC), or None.
+        late_rows: Rows that came too late for their window.
+        error_rows: Records that could not be decoded and were skipped or routed.
+        state_rows: Rows held in operator state.
+    """
+
+    phase: Phase
+    epoch: int = 0
+    records: int = 0
+    records_per_second: float = 0.0
+    nbytes: int = 0
+    rows_out: Mapping[str, int] = field(default_factory=dict)
+    history_fraction: float | None = None
+    history_eta_s: float | None = None
+    lag: Sequence[PartitionLag] = ()
+    watermark: int | None = None
+    late_rows: int = 0
+    error_rows: int = 0
+    state_rows: int = 0
+
+    def to_json(self) -> dict[str, Json]:
+        """The same as JSON values, for logs, the job store and the API."""
+        return {
+            "phase": self.phase.value,
+            "epoch": self.epoch,
+            "records": self.records,
+            "records_per_second": round(self.records_per_second, 1),
+            "bytes": self.nbytes,
+            "rows_out": dict(self.rows_out),
+            "history_fraction": self.history_fraction,
+            "history_eta_s": self.history_eta_s,
+            "lag": [
+                {"topic": at.topic, "partition": at.partition, "next": at.next, "end": at.end, "lag": at.lag}
+                for at in self.lag
+            ],
+            "watermark": self.watermark,
+            "late_rows": self.late_rows,
+            "error_rows": self.error_rows,
+            "state_rows": self.state_rows,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class EpochReport:
+    """One committed epoch.
+
+    Attributes:
+        epoch: Its number.
+        records: Input records in it.
+        rows_out: Rows committed, by sink id.
+        run_s: Seconds from its first batch to the barrier.
+        checkpoint_s: Seconds from the barrier until the head was swapped.
+        commit_s: Seconds the sinks took to commit.
+        checkpoint_bytes: Bytes written for its record and state.
+        watermark: At the barrier; microseconds, or None.
+    """
+
+    epoch: int
+    records: int
+    rows_out: Mapping[str, int]
+    run_s: float
+    checkpoint_s: float
+    commit_s: float
+    checkpoint_bytes: int = 0
+    watermark: int | None = None
+
+    def to_json(self) -> dict[str, Json]:
+        """The same as JSON values."""
+        return {
+            "epoch": self.epoch,
+            "records": self.records,
+            "rows_out": dict(self.rows_out),
+            "run_s": round(self.run_s, 6),
+            "checkpoint_s": round(self.checkpoint_s, 6),
+            "commit_s": round(self.commit_s, 6),
+            "checkpoint_bytes": self.checkpoint_bytes,
+            "watermark": self.watermark,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something worth a line in the log: a handover, a recovery, a retry, a warning.
+
+    ``code`` is stable and machine-readable (``handover``, ``recovered``, ``partition-added``); ``context`` is JSON.
+    """
+
+    level: Level
+    code: str
+    message: str
+    context: Mapping[str, Json] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Json]:
+        """The same as JSON values."""
+        return {"level": self.level.value, "code": self.code, "message": self.message, "context": dict(self.context)}
+
+
+class Observer(Protocol):
+    """Takes what a running job has to say. Never raises, never blocks."""
+
+    def on_progress(self, progress: Progress) -> None:
+        """About once a second."""
+
+    def on_epoch(self, report: EpochReport) -> None:
+        """After each committed epoch."""
+
+    def on_event(self, event: Event) -> None:
+        """As it happens."""
+
+
+class SilentObserver:
+    """Says nothing."""
+
+    def on_progress(self, progress: Progress) -> None:
+        """See :meth:`Observer.on_progress`."""
+
+    def on_epoch(self, report: EpochReport) -> None:
+        """See :meth:`Observer.on_epoch`."""
+
+    def on_event(self, event: Event) -> None:
+        """See :meth:`Observer.on_event`."""
+
+
+class StopSignal:
+    """A request to stop gracefully at the next epoch. Set once, from any thread or a signal handler."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+
+    def set(self) -> None:
+        """Ask for the stop."""
+        self._event.set()
+
+    @property
+    def is_set(self) -> bool:
+        """Whether the stop has been asked for."""
+        return self._event.is_set()
+
+    def wait(self, timeout: float) -> bool:
+        """Wait up to ``timeout`` seconds for the request; True when it has come."""
+        return self._event.wait(timeout)
