@@ -178,6 +178,9 @@ class OperatorInstance(Protocol):
     def outgoing_watermark(self, watermark: int) -> int:
         """The watermark for operators downstream once ``advance(watermark)`` has been given out."""
 
+    def rows_held(self) -> int:
+        """Rows in the state now, as good as it is known without work; for progress displays."""
+
     def snapshot(self) -> OperatorState:
         """The state at this barrier; the frames must not change afterwards."""
 

@@ -1,0 +1,170 @@
+"""The part of a job behind the first segments: state, sinks, and the way of rows and watermarks between them.
+
+Used by one thread. Knows nothing of epochs, threads or where rows come from.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import polars as pl
+
+from headrace.kernel.boundary import Boundary
+from headrace.kernel.protocols import (
+    ERRORS,
+    MAIN,
+    Emission,
+    EpochId,
+    OperatorInstance,
+    OperatorState,
+    PreCommit,
+    SinkContext,
+    SinkWriter,
+)
+from headrace.runtime.graph import Graph, Leg, Role, StatefulNode, Stream
+from headrace.runtime.schemas import Schemas
+
+
+@dataclass(frozen=True, slots=True)
+class LegResult:
+    """A collected :class:`~headrace.runtime.graph.Leg`."""
+
+    role: Role
+    node: str
+    frame: pl.DataFrame
+
+
+def collect(legs: list[Leg], *, streaming: bool) -> list[LegResult]:
+    """Run several legs over one batch as one query, so that what they share is read and computed once."""
+    if not legs:
+        return []
+    engine = "streaming" if streaming else "in-memory"
+    if len(legs) == 1:
+        frames = [legs[0].rows.collect(engine=engine)]  # type: ignore[call-overload]
+    else:
+        frames = pl.collect_all([leg.rows for leg in legs], engine=engine)  # type: ignore[arg-type]
+    return [LegResult(leg.role, leg.node, frame) for leg, frame in zip(legs, frames, strict=True)]
+
+
+@dataclass(slots=True)
+class Counters:
+    """What has passed since the dataflow was opened."""
+
+    rows_out: Counter[str] = field(default_factory=Counter)
+    late_rows: int = 0
+    error_rows: int = 0
+
+
+class Dataflow:
+    """Open operators and sinks of a graph.
+
+    Args:
+        graph: The job.
+        schemas: The schemas of its streams.
+        states: State of the stateful operators at the checkpoint, by id; empty for a new lineage.
+    """
+
+    def __init__(self, graph: Graph, schemas: Schemas, states: Mapping[str, OperatorState]) -> None:
+        self._graph = graph
+        self._operators: dict[str, OperatorInstance] = {
+            node.id: node.operator.open(schemas.partials[node.id], states.get(node.id)) for node in graph.stateful()
+        }
+        self._schemas = schemas
+        self._watermarks: dict[str, int] = {}
+        self._writers: dict[str, SinkWriter] = {}
+        self.counters = Counters()
+
+    def open_sinks(self, context: SinkContext, pre_commits: Mapping[str, PreCommit]) -> None:
+        """Open every sink, fence its predecessors and finish what the last record decided, in commit order."""
+        for node in self._graph.sinks():
+            writer = node.sink.open(self._schemas.sinks[node.id], context)
+            self._writers[node.id] = writer
+        for node in self._graph.sinks():
+            self._writers[node.id].recover(pre_commits.get(node.id))
+
+    def accept(self, results: list[LegResult]) -> None:
+        """Take in the collected legs of one batch."""
+        for result in results:
+            match result.role:
+                case "sink":
+                    self._write(result.node, result.frame)
+                case "partial":
+                    if result.frame.height:
+                        self._route(result.node, self._operators[result.node].process(result.frame))
+                case "late-count":
+                    self.counters.late_rows += int(result.frame.item())
+
+    def accept_errors(self, source_id: str, errors: pl.DataFrame) -> None:
+        """Route dead letters of a source."""
+        self.counters.error_rows += errors.height
+        self._route(source_id, {ERRORS: errors})
+
+    def advance(self, source_watermarks: Mapping[str, int]) -> None:
+        """Let the watermarks of the sources run through the stateful operators."""
+        outgoing: dict[str, int] = {}
+        for node in self._graph.stateful():
+            incoming = self._incoming(node, source_watermarks, outgoing)
+            if incoming is None:
+                continue
+            operator = self._operators[node.id]
+            if incoming > self._watermarks.get(node.id, incoming - 1):
+                self._watermarks[node.id] = incoming
+                self._route(node.id, operator.advance(incoming))
+            outgoing[node.id] = operator.outgoing_watermark(incoming)
+
+    def _incoming(
+        self, node: StatefulNode, source_watermarks: Mapping[str, int], outgoing: Mapping[str, int]
+    ) -> int | None:
+        upstream = self._graph.upstream_operator(node)
+        if upstream is not None:
+            return outgoing.get(upstream.id)
+        return source_watermarks.get(self._graph.origin(node.id))
+
+    def drain(self) -> None:
+        """The input has ended: every operator gives out what it holds, upstream first."""
+        for node in self._graph.stateful():
+            self._route(node.id, self._operators[node.id].drain())
+
+    def _route(self, node_id: str, emission: Emission) -> None:
+        for port, frame in emission.items():
+            if not frame.height:
+                continue
+            stream = Stream(node_id, port)
+            if port != MAIN and not self._graph.has_consumers(stream):
+                continue
+            self.accept(collect(self._graph.legs(stream, frame.lazy(), maybe_late=False), streaming=False))
+
+    def _write(self, sink_id: str, frame: pl.DataFrame) -> None:
+        if frame.height:
+            self._writers[sink_id].write(frame)
+            self.counters.rows_out[sink_id] += frame.height
+
+    def prepare(self, epoch: EpochId, coverage: Mapping[str, Boundary | None]) -> dict[str, PreCommit]:
+        """Prepare every sink, in commit order; sinks with nothing to commit are left out."""
+        out: dict[str, PreCommit] = {}
+        for node in self._graph.sinks():
+            pre_commit = self._writers[node.id].prepare(epoch, coverage.get(node.covers) if node.covers else None)
+            if pre_commit is not None:
+                out[node.id] = pre_commit
+        return out
+
+    def commit(self, sink_id: str, pre_commit: PreCommit) -> None:
+        """Commit one prepared sink."""
+        self._writers[sink_id].commit(pre_commit)
+
+    def snapshot(self) -> dict[str, OperatorState]:
+        """The states of all stateful operators."""
+        return {operator_id: operator.snapshot() for operator_id, operator in self._operators.items()}
+
+    def state_rows(self) -> int:
+        """Rows held in state, for progress displays."""
+        return sum(operator.rows_held() for operator in self._operators.values())
+
+    def close(self, *, abort: bool) -> None:
+        """Close every sink; with ``abort`` the rows of the current epoch are thrown away first."""
+        for writer in self._writers.values():
+            if abort:
+                writer.abort()
+            writer.close()

@@ -1,0 +1,168 @@
+"""A compiled job as a graph of values: sources, stateless chains, stateful operators, sinks.
+
+Nodes name their input as a :class:`Stream`; the order of ``Graph.nodes`` is topological. The graph knows nothing of
+threads or epochs; it answers one question: which frames do the consumers of a stream want, given its rows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import polars as pl
+
+from headrace.kernel import columns
+from headrace.kernel.errors import InternalError
+from headrace.kernel.protocols import LATE, MAIN, Sink, Source, StatefulOperator, Transform
+
+Role: TypeAlias = Literal["sink", "partial", "late-count"]
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """An edge: a node's output port."""
+
+    node: str
+    port: str = MAIN
+
+    def __str__(self) -> str:
+        return self.node if self.port == MAIN else f"{self.node}.{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceNode:
+    """A source; ports ``main`` and ``errors``."""
+
+    id: str
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class TransformNode:
+    """One stateless operator."""
+
+    id: str
+    input: Stream
+    transform: Transform
+
+
+@dataclass(frozen=True, slots=True)
+class StatefulNode:
+    """One stateful operator; ports as the operator names them."""
+
+    id: str
+    input: Stream
+    operator: StatefulOperator
+
+
+@dataclass(frozen=True, slots=True)
+class SinkNode:
+    """A sink. ``covers`` names the source whose offsets its rows stand for, one to one; None behind state."""
+
+    id: str
+    input: Stream
+    sink: Sink
+    covers: str | None
+
+
+Node: TypeAlias = SourceNode | TransformNode | StatefulNode | SinkNode
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """One frame that a stream's consumers want: rows for a sink, partials for an operator, or a count of late rows."""
+
+    role: Role
+    node: str
+    rows: pl.LazyFrame
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A job's nodes in topological order."""
+
+    nodes: Sequence[Node]
+
+    def sources(self) -> list[SourceNode]:
+        """The sources, in order."""
+        return [node for node in self.nodes if isinstance(node, SourceNode)]
+
+    def stateful(self) -> list[StatefulNode]:
+        """The stateful operators, in topological order."""
+        return [node for node in self.nodes if isinstance(node, StatefulNode)]
+
+    def sinks(self) -> list[SinkNode]:
+        """The sinks, in commit order."""
+        found = [node for node in self.nodes if isinstance(node, SinkNode)]
+        return sorted(found, key=lambda node: node.sink.commit_order)
+
+    def node(self, node_id: str) -> Node:
+        """The node of that id."""
+        for node in self.nodes:
+            if node.id == node_id:
+                return node
+        raise InternalError(f"graph has no node {node_id!r}")
+
+    def consumers(self, stream: Stream) -> Iterator[TransformNode | StatefulNode | SinkNode]:
+        """Who reads a stream."""
+        for node in self.nodes:
+            if not isinstance(node, SourceNode) and node.input == stream:
+                yield node
+
+    def has_consumers(self, stream: Stream) -> bool:
+        """Whether anybody reads a stream."""
+        return next(self.consumers(stream), None) is not None
+
+    def legs(self, stream: Stream, rows: pl.LazyFrame, *, maybe_late: bool) -> list[Leg]:
+        """What the consumers of ``stream`` want of ``rows``, as lazy plans up to the next sink or stateful operator.
+
+        Args:
+            stream: The stream.
+            rows: Its rows.
+            maybe_late: Rows may be late; else the late ports are not evaluated.
+        """
+        out: list[Leg] = []
+        for consumer in self.consumers(stream):
+            match consumer:
+                case TransformNode():
+                    derived = consumer.transform.apply(rows)
+                    out += self.legs(Stream(consumer.id), derived, maybe_late=maybe_late)
+                case StatefulNode():
+                    out.append(Leg("partial", consumer.id, consumer.operator.partial(rows)))
+                    if maybe_late:
+                        late = consumer.operator.late(rows)
+                        out.append(Leg("late-count", consumer.id, late.select(pl.len())))
+                        out += self.legs(Stream(consumer.id, LATE), late, maybe_late=False)
+                case SinkNode():
+                    out.append(Leg("sink", consumer.id, rows.drop(columns.ROW_WATERMARK, strict=False)))
+        return out
+
+    def pipeline(self, source_id: str) -> Callable[[pl.LazyFrame], list[pl.LazyFrame]]:
+        """The lazy plans over one source's rows, for probing what they push down."""
+        stream = Stream(source_id)
+        wants_late = any(
+            self.has_consumers(Stream(node.id, LATE)) for node in self.stateful() if self.origin(node.id) == source_id
+        )
+        return lambda rows: [
+            leg.rows for leg in self.legs(stream, rows, maybe_late=wants_late) if leg.role != "late-count"
+        ]
+
+    def origin(self, node_id: str) -> str:
+        """The source that a node descends from."""
+        node = self.node(node_id)
+        return node.id if isinstance(node, SourceNode) else self.origin(node.input.node)
+
+    def upstream_operator(self, node: StatefulNode) -> StatefulNode | None:
+        """The nearest stateful operator above a stateful operator."""
+        current = self.node(node.input.node)
+        while isinstance(current, TransformNode):
+            current = self.node(current.input.node)
+        return current if isinstance(current, StatefulNode) else None
+
+    def fingerprint(self) -> str:
+        """A digest of the stateful part: ids, definitions and what feeds them. Stateless changes keep it."""
+        parts = [[node.id, node.operator.fingerprint] for node in self.stateful()]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
