@@ -1,1 +1,19 @@
-"""What sources and sinks share of Kafka: client options, error mapping, topic metadata and offsets."""
+"""Kafka clients: a named cluster, its metadata, and the one mapping of the client's errors."""
+
+from __future__ import annotations
+
+from headrace.kafka.cluster import KafkaCluster
+from headrace.kafka.errors import is_fencing, kafka_error, map_error, mapped, needs_abort
+from headrace.kafka.metadata import KafkaMetadata, OffsetRange, TopicInfo
+
+__all__ = [
+    "KafkaCluster",
+    "KafkaMetadata",
+    "OffsetRange",
+    "TopicInfo",
+    "is_fencing",
+    "kafka_error",
+    "map_error",
+    "mapped",
+    "needs_abort",
+]
