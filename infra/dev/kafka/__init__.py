@@ -1,0 +1,1 @@
+"""A real Apache Kafka broker from Maven jars."""

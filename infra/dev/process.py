@@ -1,0 +1,128 @@
+"""Detached processes with an identity that outlives a recycled process id."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+_PROC: Final = Path("/proc/self/stat")
+_POLL_SECONDS: Final = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessId:
+    """One process for good: its id, and when it started.
+
+    Attributes:
+        pid: The operating system's process id.
+        started: The start time as the operating system tells it; compared for equality only.
+    """
+
+    pid: int
+    started: str
+
+    def alive(self) -> bool:
+        """Whether this very process still runs; a zombie does not, nor does another one under the same id."""
+        with suppress(ChildProcessError):
+            os.waitpid(self.pid, os.WNOHANG)
+        return _started(self.pid) == self.started
+
+    def kill(self, number: signal.Signals) -> None:
+        """Send a signal, unless the process is gone."""
+        if self.alive():
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+
+def this_process() -> ProcessId:
+    """The identity of the calling process."""
+    return ProcessId(os.getpid(), _started(os.getpid()))
+
+
+def spawn(argv: Sequence[str], env: Mapping[str, str], log: Path) -> ProcessId:
+    """Start a program in a session of its own, so that it survives the caller and the caller's terminal.
+
+    Args:
+        argv: The program (an absolute path) and its arguments.
+        env: Its whole environment.
+        log: Standard output and error are appended here; standard input is empty.
+    """
+    append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    pid = os.posix_spawn(
+        argv[0],
+        list(argv),
+        dict(env),
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, str(log), append, 0o600),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ],
+        setsid=True,
+    )
+    return ProcessId(pid, _started(pid))
+
+
+def terminate(process: ProcessId, polite: signal.Signals, grace: float) -> bool:
+    """Stop a process: politely, then, after ``grace`` seconds, by SIGKILL.
+
+    Returns:
+        Whether it went by itself.
+    """
+    process.kill(polite)
+    if wait_until(lambda: not process.alive(), grace):
+        return True
+    process.kill(signal.SIGKILL)
+    wait_until(lambda: not process.alive(), grace)
+    return False
+
+
+def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
+    """Ask ``condition`` until it holds or ``seconds`` have passed; says whether it held."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(_POLL_SECONDS)
+    return True
+
+
+def tail(log: Path, lines: int) -> list[str]:
+    """The last lines of a log; none when there is no log."""
+    if lines <= 0 or not log.exists():
+        return []
+    return log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:]
+
+
+def _started(pid: int) -> str:
+    """When a process started, or nothing when there is none or only its zombie."""
+    if not _PROC.exists():
+        return _started_by_ps(pid)
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+    # The second field is the program's name and may hold anything, so count from its closing bracket.
+    fields = stat.rpartition(")")[2].split()
+    state, ticks_since_boot = fields[0], fields[19]
+    return "" if state in "ZX" else f"{_boot()}/{ticks_since_boot}"
+
+
+def _boot() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+
+
+def _started_by_ps(pid: int) -> str:
+    answer = subprocess.run(
+        ["ps", "-o", "stat=", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
+    )
+    state, _, when = answer.stdout.strip().partition(" ")
+    return "" if not when or state.startswith("Z") else when.strip()
