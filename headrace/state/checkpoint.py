@@ -1,0 +1,414 @@
+"""Checkpoint records: everything that a job needs to go on, under names that are never used twice.
+
+Layout below the job's blobs: ``epochs/<lineage>/<epoch>-<attempt>/record.json`` and ``.../<operator>/<frame>.arrow``.
+Sinks stage below ``staging/<lineage>/<epoch>-<attempt>/`` (:func:`staging_folder`), so that
+:meth:`CheckpointStore.retire` can collect what no retained record names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import re
+import uuid
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final
+from urllib.parse import quote
+
+import polars as pl
+
+from headrace.kernel.errors import DataError, FencedError, NotFoundError, UserError
+from headrace.kernel.protocols import EpochId, Head, Json, OperatorState, Position, PreCommit
+from headrace.state.stores import JobStore
+
+FORMAT: Final = "headrace-checkpoint"
+FORMAT_VERSION: Final = 1
+_EPOCH_FOLDER: Final = re.compile(r"(?:epochs|staging)/[^/]+/(\d{12})-[^/]+/")
+_ACQUIRE_TRIES: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class FrameRef:
+    """A frame of an operator's state in a blob (Arrow IPC, lz4)."""
+
+    blob: str
+    nbytes: int
+    crc32: int
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorStateRef:
+    """An operator's state as the record keeps it: small values inline, frames by reference."""
+
+    version: int
+    fingerprint: str
+    values: Mapping[str, Json] = field(default_factory=dict)
+    frames: Mapping[str, FrameRef] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SavedOperator:
+    """An operator's state with the fingerprint of the definition that it belongs to."""
+
+    fingerprint: str
+    state: OperatorState
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The record of one epoch.
+
+    Attributes:
+        job_uid: The job, by uid.
+        lineage: The uninterrupted history of epochs it belongs to.
+        epoch: Its number in the lineage; 0 is written before any row is processed.
+        attempt: Unique per try to make this epoch.
+        created_us: Wall clock, microseconds since the Unix epoch; for people only.
+        positions: By source, where it goes on (*next*, not last).
+        pins: By name, what was resolved once for the lineage (snapshots of lookup tables).
+        watermarks: By source, event-time microseconds, None while unknown.
+        operators: By operator id.
+        pre_commits: By sink id, what is prepared and not known to be committed.
+        fingerprint: Of the whole job.
+        totals: Counters for people (records, rows by sink ...).
+    """
+
+    job_uid: str
+    lineage: str
+    epoch: int
+    attempt: str
+    created_us: int
+    positions: Mapping[str, Position] = field(default_factory=dict)
+    pins: Mapping[str, Json] = field(default_factory=dict)
+    watermarks: Mapping[str, int | None] = field(default_factory=dict)
+    operators: Mapping[str, OperatorStateRef] = field(default_factory=dict)
+    pre_commits: Mapping[str, PreCommit] = field(default_factory=dict)
+    fingerprint: str = ""
+    totals: Mapping[str, Json] = field(default_factory=dict)
+
+    @property
+    def id(self) -> EpochId:
+        """The epoch's name for all time."""
+        return EpochId(self.job_uid, self.lineage, self.epoch, self.attempt)
+
+
+def record_name(epoch: EpochId) -> str:
+    """Where the record of an epoch lies."""
+    return f"epochs/{epoch.lineage}/{epoch.epoch:012d}-{epoch.attempt}/record.json"
+
+
+def staging_folder(lineage: str, epoch: int, attempt: str, sink: str) -> str:
+    """Where a sink stages what it may need to commit an epoch again; collected with the epoch.
+
+    ``epoch`` may be lower than the one that will refer to the blobs, never higher.
+    """
+    return f"staging/{lineage}/{epoch:012d}-{attempt}/{quote(sink, safe='')}"
+
+
+class CheckpointStore:
+    """Writes, reads and retires the checkpoints of one job, and moves its head. Used by one thread."""
+
+    def __init__(self, store: JobStore, job_uid: str) -> None:
+        self._blobs = store.blobs
+        self._heads = store.head
+        self._job_uid = job_uid
+        self._referenced: dict[str, frozenset[str]] = {}
+
+    # ------------------------------------------------------------------------------------------------------ head
+
+    def acquire(self, owner: str) -> tuple[Head, Checkpoint | None]:
+        """Become the owner of the job: every other instance fails at its next :meth:`advance`.
+
+        The record is read before the swap, so that a release which cannot read it leaves a running job alone.
+
+        Returns:
+            The new head, and the last decided checkpoint, None for a new job (with a new lineage).
+
+        Raises:
+            FencedError: Other instances took the head in all of ten tries.
+            UserError: The record belongs to another job or to a later release.
+            DataError: The record is damaged.
+        """
+        for _ in range(_ACQUIRE_TRIES):
+            current = self._heads.read()
+            try:
+                checkpoint = self.read(current.record) if current and current.record else None
+            except NotFoundError as error:
+                if self._heads.read() == current:
+                    raise DataError(
+                        "the job's last checkpoint record is gone", detail=error.detail, code="CHECKPOINT_GONE"
+                    ) from error
+                continue
+            new = Head(
+                sequence=current.sequence + 1 if current else 1,
+                owner=owner,
+                nonce=uuid.uuid4().hex,
+                lineage=current.lineage if current else uuid.uuid4().hex,
+                record=current.record if current else None,
+            )
+            try:
+                self._heads.swap(current, new)
+            except FencedError:
+                continue
+            return new, checkpoint
+        raise FencedError("other instances keep taking over this job", detail=f"{_ACQUIRE_TRIES} tries to take it back")
+
+    def advance(self, head: Head, record: str) -> Head:
+        """Decide an epoch: the head now names ``record``.
+
+        Args:
+            head: What this instance wrote last.
+            record: A name that :meth:`save` returned.
+
+        Raises:
+            FencedError: Another instance owns the job.
+            CommitUnknownError: Read the head to learn whether it moved.
+        """
+        new = replace(head, sequence=head.sequence + 1, nonce=uuid.uuid4().hex, record=record)
+        self._heads.swap(head, new)
+        return new
+
+    # --------------------------------------------------------------------------------------------------- records
+
+    def save(self, checkpoint: Checkpoint, operators: Mapping[str, SavedOperator]) -> tuple[str, Checkpoint]:
+        """Write the states' frames, then the record; durable when it returns, decided only by :meth:`advance`.
+
+        Args:
+            checkpoint: The record; its ``operators`` are replaced by references to what is written here.
+            operators: State by operator id.
+
+        Returns:
+            The record's name, and the record as written.
+
+        Raises:
+            FencedError: The name exists: attempts must be unique.
+        """
+        name = record_name(checkpoint.id)
+        folder = name.rpartition("/")[0]
+        refs = {key: self._save_operator(folder, key, operator) for key, operator in operators.items()}
+        full = replace(checkpoint, operators=refs)
+        self._blobs.put(name, encode(full))
+        return name, full
+
+    def read(self, name: str) -> Checkpoint:
+        """A record without its operators' frames.
+
+        Raises:
+            NotFoundError: No such record.
+            UserError: It belongs to another job, or a later release wrote it.
+            DataError: It is damaged.
+        """
+        checkpoint = decode(self._blobs.get(name), name)
+        if checkpoint.job_uid != self._job_uid:
+            raise UserError(
+                f"the checkpoint store belongs to the job {checkpoint.job_uid!r}, not to {self._job_uid!r}",
+                detail=name,
+                hint="give each job a store of its own",
+                code="STORE_OF_ANOTHER_JOB",
+            )
+        return checkpoint
+
+    def restore(self, checkpoint: Checkpoint) -> dict[str, SavedOperator]:
+        """The operators' states of a record, by operator id.
+
+        Raises:
+            DataError: A blob is gone or damaged; the message names it.
+        """
+        return {
+            key: SavedOperator(
+                ref.fingerprint,
+                OperatorState(
+                    ref.version, ref.values, {name: self._read_frame(frame) for name, frame in ref.frames.items()}
+                ),
+            )
+            for key, ref in checkpoint.operators.items()
+        }
+
+    def load(self, name: str) -> tuple[Checkpoint, dict[str, SavedOperator]]:
+        """:meth:`read` and :meth:`restore` in one."""
+        checkpoint = self.read(name)
+        return checkpoint, self.restore(checkpoint)
+
+    def retire(self, head: Head, keep: int) -> int:
+        """Delete what the ``keep`` newest epochs of the head's lineage do not need.
+
+        Everything below an epoch's folder goes together: records (the undecided ones of zombies too), state, and
+        sinks' staging. Blobs that a retained record names stay, wherever they lie. Other lineages are left alone.
+
+        Args:
+            head: What this instance wrote last.
+            keep: How many epochs to keep, at least 1.
+
+        Returns:
+            The number of blobs deleted.
+        """
+        if keep < 1:
+            raise ValueError("at least one checkpoint must be kept")
+        if head.record is None:
+            return 0
+        last = _epoch_of(head.record)
+        names = self._blobs.list(f"epochs/{head.lineage}/")
+        records = [name for name in names if name.endswith("/record.json") and _epoch_of(name) <= last]
+        oldest = sorted({_epoch_of(name) for name in records}, reverse=True)[:keep][-1]
+        retained = [name for name in records if _epoch_of(name) >= oldest]
+        needed = self._names_in(retained)
+        old = [
+            name
+            for name in (*names, *self._blobs.list(f"staging/{head.lineage}/"))
+            if _EPOCH_FOLDER.match(name) and _epoch_of(name) < oldest and name not in needed
+        ]
+        # Records first: a record that is there always finds its blobs.
+        for name in sorted(old, key=lambda name: not name.endswith("/record.json")):
+            self._blobs.delete(name)
+        return len(old)
+
+    def _names_in(self, records: Sequence[str]) -> frozenset[str]:
+        self._referenced = {
+            name: self._referenced.get(name) or frozenset(_strings(_to_json(self.read(name)))) for name in records
+        }
+        return frozenset[str]().union(*self._referenced.values())
+
+    def _save_operator(self, folder: str, key: str, operator: SavedOperator) -> OperatorStateRef:
+        below = f"{folder}/{quote(key, safe='')}"
+        frames = {
+            name: self._save_frame(f"{below}/{quote(name, safe='')}.arrow", frame)
+            for name, frame in operator.state.frames.items()
+        }
+        return OperatorStateRef(operator.state.version, operator.fingerprint, operator.state.values, frames)
+
+    def _save_frame(self, name: str, frame: pl.DataFrame) -> FrameRef:
+        data = frame_to_ipc(frame)
+        self._blobs.put(name, data)
+        return FrameRef(name, len(data), zlib.crc32(data))
+
+    def _read_frame(self, ref: FrameRef) -> pl.DataFrame:
+        try:
+            data = self._blobs.get(ref.blob)
+        except NotFoundError as error:
+            raise DataError(
+                f"the state blob {ref.blob} of a checkpoint is gone", detail=error.detail, code="CHECKPOINT_GONE"
+            ) from error
+        if len(data) != ref.nbytes or zlib.crc32(data) != ref.crc32:
+            raise damaged(ref.blob, f"{len(data)} bytes, expected {ref.nbytes}, or another checksum")
+        return frame_from_ipc(data, ref.blob)
+
+
+def frame_to_ipc(frame: pl.DataFrame) -> bytes:
+    """A frame as an Arrow IPC file, lz4."""
+    out = io.BytesIO()
+    frame.write_ipc(out, compression="lz4")
+    return out.getvalue()
+
+
+def frame_from_ipc(data: bytes, name: str) -> pl.DataFrame:
+    """Read what :func:`frame_to_ipc` wrote.
+
+    Raises:
+        DataError: Not an Arrow IPC file; the message has ``name``.
+    """
+    try:
+        return pl.read_ipc(io.BytesIO(data))
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise damaged(name, str(error)) from error
+
+
+def encode(checkpoint: Checkpoint) -> bytes:
+    """The stored form: a line with format, version and digest, then a line with the record, both JSON."""
+    body = json.dumps(_to_json(checkpoint), default=_mapping, separators=(",", ":")).encode()
+    top = {"format": FORMAT, "version": FORMAT_VERSION, "sha256": hashlib.sha256(body).hexdigest()}
+    return json.dumps(top).encode() + b"\n" + body + b"\n"
+
+
+def decode(data: bytes, name: str) -> Checkpoint:
+    """Read what :func:`encode` wrote.
+
+    Raises:
+        UserError: A later release wrote it.
+        DataError: It is damaged; the message has ``name``.
+    """
+    first, _, body = data.partition(b"\n")
+    try:
+        top = json.loads(first)
+    except ValueError as error:
+        raise damaged(name, str(error)) from error
+    if not isinstance(top, dict) or top.get("format") != FORMAT:
+        raise damaged(name, "it does not begin like a checkpoint record")
+    if top.get("version") != FORMAT_VERSION:
+        raise UserError(
+            f"the checkpoint record {name} has version {top.get('version')!r}",
+            detail=f"this release reads version {FORMAT_VERSION}",
+            hint="run the job with the release that wrote it, or a later one",
+            code="CHECKPOINT_VERSION",
+        )
+    if hashlib.sha256(body.removesuffix(b"\n")).hexdigest() != top.get("sha256"):
+        raise damaged(name, "the digest does not match")
+    try:
+        return _from_json(json.loads(body))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise damaged(name, repr(error)) from error
+
+
+def damaged(name: str, detail: str) -> DataError:
+    """The error for a blob of a checkpoint that cannot be read."""
+    return DataError(
+        f"the checkpoint file {name} is damaged",
+        detail=detail,
+        hint="restore the file from a backup of the store, or start the job from an older checkpoint",
+        code="CHECKPOINT_DAMAGED",
+        context={"file": name},
+    )
+
+
+def _to_json(checkpoint: Checkpoint) -> dict[str, Any]:
+    value = {item.name: getattr(checkpoint, item.name) for item in fields(checkpoint)}
+    value["operators"] = {
+        key: {
+            "version": ref.version,
+            "fingerprint": ref.fingerprint,
+            "values": ref.values,
+            "frames": {
+                name: {"blob": frame.blob, "nbytes": frame.nbytes, "crc32": frame.crc32}
+                for name, frame in ref.frames.items()
+            },
+        }
+        for key, ref in checkpoint.operators.items()
+    }
+    return value
+
+
+def _from_json(value: dict[str, Any]) -> Checkpoint:
+    operators = {
+        key: OperatorStateRef(
+            ref["version"],
+            ref["fingerprint"],
+            ref["values"],
+            {name: FrameRef(**frame) for name, frame in ref["frames"].items()},
+        )
+        for key, ref in value["operators"].items()
+    }
+    return Checkpoint(**{**value, "operators": operators})
+
+
+def _mapping(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} is no JSON value")
+
+
+def _strings(value: Json) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _strings(item)
+    elif isinstance(value, Sequence):
+        for item in value:
+            yield from _strings(item)
+
+
+def _epoch_of(name: str) -> int:
+    found = _EPOCH_FOLDER.match(name)
+    return int(found.group(1)) if found else -1
