@@ -14,7 +14,7 @@ import os
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event
 from typing import Final
@@ -33,6 +33,7 @@ from headrace.state.stores import check_name, damaged_head, fenced, head_from_js
 
 _LOCK_PATIENCE_SECONDS: Final = 20.0
 _LOCK_POLL_SECONDS: Final = 0.005
+_LINK_TRIES: Final = 10
 _ABANDONED_SECONDS: Final = 24 * 3600
 
 
@@ -63,10 +64,9 @@ class LocalBlobStore:
         """See :meth:`BlobStore.put`. Returns when the data and its name are on disk."""
         target = self._root / check_name(name)
         with _mapped("write", target):
-            _make_folders(target.parent, self._root)
             temporary = _write_synced(self._tmp, data)
             try:
-                os.link(temporary, target)
+                self._link(temporary, target)
             except FileExistsError as error:
                 raise FencedError(f"the blob {name} exists already", detail=f"in {self._root}") from error
             finally:
@@ -101,6 +101,14 @@ class LocalBlobStore:
                 for file in files
             )
             return sorted(name for name in names if name.startswith(prefix))
+
+    def _link(self, temporary: Path, target: Path) -> None:
+        for _ in range(_LINK_TRIES):
+            _make_folders(target.parent, self._root)
+            with suppress(FileNotFoundError):  # a deletion next to it has dropped the folder, empty until now
+                os.link(temporary, target)
+                return
+        raise UnavailableError(f"the folder {target.parent} goes away all the time")
 
     def _drop_empty_parents(self, path: Path) -> None:
         for folder in path.parents:
@@ -216,8 +224,9 @@ def _sync_folder(folder: Path) -> None:
 def _drop_abandoned(tmp: Path) -> None:
     oldest = time.time() - _ABANDONED_SECONDS
     for path in tmp.iterdir():
-        if path.stat().st_mtime < oldest:
-            path.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):  # another instance's, and done
+            if path.stat().st_mtime < oldest:
+                path.unlink()
 
 
 def _probe_links(tmp: Path) -> None:
