@@ -1,0 +1,157 @@
+"""The bounded part of a source: what a job reads from the lake before it goes to the tail.
+
+``open_iceberg`` and ``open_parquet`` pin a version; ``plan`` prunes it for one query; ``splits_from`` reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import polars as pl
+
+from headrace.kernel.protocols import Json
+from hybrid_source.history_rows import Trim, shape
+from hybrid_source.iceberg_plan import PlanReport
+from hybrid_source.predicates import all_of
+from hybrid_source.splits import Split, SplitPlan, SplitTarget, Work
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryQuery:
+    """What of a history is wanted.
+
+    Attributes:
+        columns: Payload and system columns; None for all payload columns.
+        predicate: Exact filter on rows, pushed down from the plan.
+        where: The job's own restriction of the history, likewise exact.
+        event_time: The event-time column; gives the order of the files and the watermark.
+        trim: Leave out rows at or above the boundary.
+        target: How much work one split is.
+    """
+
+    columns: Sequence[str] | None = None
+    predicate: pl.Expr | None = None
+    where: pl.Expr | None = None
+    event_time: str | None = None
+    trim: Trim | None = None
+    target: SplitTarget = field(default_factory=SplitTarget)
+
+    def rows_predicate(self, stored: pl.Schema) -> pl.Expr | None:
+        """Every condition that a row must meet."""
+        return all_of(self.where, self.predicate, self.trim.predicate(stored) if self.trim else None)
+
+
+@dataclass(frozen=True, slots=True)
+class HistorySplit:
+    """One unit of work, ready to be collected with ``engine="streaming"``.
+
+    Attributes:
+        rows: Lazy rows with the wanted columns, filtered exactly. Each use needs the files still to be there.
+        cursor: Where the history stands after this split; JSON, *next*, stable for the pinned version.
+        watermark: Event time (microseconds) below which no later row of the history lies; None: unknown;
+            ``END_OF_HISTORY`` after the last split.
+        records: Input records it stands for, before predicate and deletes.
+        nbytes: Stored bytes it stands for.
+        files: Paths of the data files.
+    """
+
+    rows: pl.LazyFrame
+    cursor: Json
+    watermark: int | None
+    records: int
+    nbytes: int
+    files: tuple[str, ...]
+
+
+class HistoryPlan:
+    """A pruned, ordered view of one pinned version.
+
+    Attributes:
+        report: What pruning did.
+        residual: Conditions that prune no file (they still filter rows).
+    """
+
+    def __init__(
+        self,
+        splits: SplitPlan,
+        report: PlanReport,
+        residual: tuple[pl.Expr, ...],
+        stored: pl.Schema,
+        query: HistoryQuery,
+        scan: Callable[[Split], pl.LazyFrame],
+        check: Callable[[Split], None],
+    ) -> None:
+        self.report = report
+        self.residual = residual
+        self._splits = splits
+        self._stored = stored
+        self._columns = query.columns
+        self._predicate = query.rows_predicate(stored)
+        self._scan = scan
+        self._check = check
+
+    def splits_from(self, cursor: Json = None) -> Iterator[HistorySplit]:
+        """The splits from ``cursor`` (None: the start) on, in event-time order.
+
+        Lazy: files are looked at when their split is taken.
+
+        Raises:
+            SnapshotGoneError: A file is gone or has changed; never skipped.
+        """
+        for split in self._splits.splits_from(cursor):
+            self._check(split)
+            yield HistorySplit(
+                shape(self._scan(split), self._stored, self._columns, self._predicate),
+                split.cursor,
+                split.watermark,
+                split.records,
+                split.nbytes,
+                tuple(file.path for file in split.files),
+            )
+
+    def remaining(self, cursor: Json = None) -> Work:
+        """Files, records and bytes that are left at ``cursor``."""
+        return self._splits.remaining(cursor)
+
+    def watermark(self, cursor: Json = None) -> int | None:
+        """The watermark of a history that stands at ``cursor``."""
+        return self._splits.watermark(cursor)
+
+
+class History(Protocol):
+    """A pinned version of a table or of a set of files."""
+
+    @property
+    def name(self) -> str:
+        """For people: the table's name, or the pattern of the files."""
+
+    @property
+    def stored(self) -> pl.Schema:
+        """The columns as they are stored."""
+
+    @property
+    def schema(self) -> pl.Schema:
+        """As a source: payload columns, then ``columns.SYSTEM``."""
+
+    @property
+    def pin(self) -> Json:
+        """Which version this is; opening with it later gives the same rows or an error."""
+
+    def plan(self, query: HistoryQuery) -> HistoryPlan:
+        """Prune, order and check this version for a query. Reads metadata only.
+
+        Raises:
+            SnapshotGoneError: Some of it is no longer there.
+            UserError: ``TABLE_UNSUPPORTED``: it holds what cannot be read rightly (equality deletes).
+        """
+
+
+__all__ = [
+    "History",
+    "HistoryPlan",
+    "HistoryQuery",
+    "HistorySplit",
+    "Trim",
+]

@@ -1,0 +1,97 @@
+"""What every history does to the rows of a scan: system columns, the exact predicate, the projection, the trim."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from headrace.kernel import columns as system
+from headrace.kernel.errors import NotFoundError
+
+
+@dataclass(frozen=True, slots=True)
+class Trim:
+    """Leave out rows at or above the boundary: the tail will give them.
+
+    Attributes:
+        next_offsets: Per partition, the next offset (exclusive). Rows of a partition that is not in it are left out
+            as a whole, since the tail reads that partition from its beginning.
+        partition: Column with the Kafka partition; ``a.b`` names a field of a struct.
+        offset: Column with the Kafka offset, likewise.
+
+    Rows whose partition or offset is null never were in the topic, and stay.
+    """
+
+    next_offsets: Mapping[int, int]
+    partition: str = system.PARTITION
+    offset: str = system.OFFSET
+
+    def predicate(self, schema: pl.Schema) -> pl.Expr:
+        """True for the rows that stay."""
+        partition, offset = column(schema, self.partition), column(schema, self.offset)
+        highest = max(self.next_offsets.values(), default=0)
+        limit = partition.cast(pl.Int64).replace_strict(
+            list(self.next_offsets.keys()), list(self.next_offsets.values()), default=0, return_dtype=pl.Int64
+        )
+        below = offset.is_null() | (offset < highest)  # prunes whole files by their bounds
+        return below & (offset.is_null() | partition.is_null() | (offset < limit))
+
+
+def column(schema: pl.Schema, name: str) -> pl.Expr:
+    """A column by name, or a field of a struct column by ``column.field``.
+
+    Raises:
+        NotFoundError: ``COLUMN_NOT_FOUND``.
+    """
+    if name in schema:
+        return pl.col(name)
+    outer, _, inner = name.partition(".")
+    dtype = schema.get(outer)
+    if inner and isinstance(dtype, pl.Struct) and any(field.name == inner for field in dtype.fields):
+        return pl.col(outer).struct.field(inner)
+    raise NotFoundError(f"no column {name}", detail=f"columns: {', '.join(schema)}", code="COLUMN_NOT_FOUND")
+
+
+def source_schema(stored: pl.Schema) -> pl.Schema:
+    """The schema of a history as a source: payload columns, then ``columns.SYSTEM``."""
+    payload = {name: dtype for name, dtype in stored.items() if name not in system.SYSTEM}
+    return pl.Schema({**payload, **system.SYSTEM})
+
+
+def shape(
+    rows: pl.LazyFrame, stored: pl.Schema, columns: Sequence[str] | None, predicate: pl.Expr | None
+) -> pl.LazyFrame:
+    """Wanted columns of wanted rows.
+
+    Args:
+        rows: All stored columns.
+        stored: Their schema.
+        columns: Payload and system columns; None for all payload columns.
+        predicate: Exact filter, over ``source_schema(stored)``.
+    """
+    names = [name for name in stored if name not in system.SYSTEM] if columns is None else list(columns)
+    needed = {*names, *(predicate.meta.root_names() if predicate is not None else ())}
+    built = [
+        _system_column(name, dtype, stored)
+        for name, dtype in system.SYSTEM.items()
+        if name in needed and stored.get(name) != dtype
+    ]
+    if built:
+        rows = rows.with_columns(built)
+    if predicate is not None:
+        rows = rows.filter(predicate)
+    # A frame without columns would lose its height.
+    return rows.select(names or list(stored)[:1])
+
+
+def _system_column(name: str, dtype: pl.DataType, stored: pl.Schema) -> pl.Expr:
+    found = stored.get(name) if name in system.METADATA else None
+    if found is None:
+        return pl.lit(None, dtype).alias(name)
+    if isinstance(found, pl.Datetime) and found.time_zone is None and isinstance(dtype, pl.Datetime):
+        return pl.col(name).dt.replace_time_zone("UTC").cast(dtype)
+    if isinstance(dtype, pl.Datetime) and found.is_integer():
+        return pl.from_epoch(name, "ms").dt.replace_time_zone("UTC").cast(dtype).alias(name)
+    return pl.col(name).cast(dtype)
