@@ -1,0 +1,206 @@
+# ruff: noqa: A002 - id and bytes are the words of the spec
+"""``headrace.Job``: jobs in Python, with SQL strings or Polars expressions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any, TypeAlias
+
+import polars as pl
+
+from headrace.jobs.parse import parse_job
+from headrace.jobs.spec import JobSpec
+
+Expr: TypeAlias = str | pl.Expr
+DurationLike: TypeAlias = str | timedelta
+Section: TypeAlias = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job under construction. Immutable: every method gives a new job, as Polars does with frames.
+
+    The sections have the keys of the YAML form (docs/job-spec.md). Nothing is checked before :meth:`spec`.
+
+    Example:
+        >>> import headrace, polars as pl
+        >>> job = (
+        ...     headrace.Job("counts")
+        ...     .source("clicks", tail={"topic": "clicks", "schema": {"page": "string", "at": "timestamptz"}},
+        ...             event_time={"column": "at", "out_of_orderness": "1m"})
+        ...     .filter(pl.col("page") != "/health")
+        ...     .window("1h", by=["page"], aggregate={"clicks": "count(*)"})
+        ...     .sink_kafka("clicks-hourly", key="page")
+        ... )
+        >>> job.spec().name
+        'counts'
+    """
+
+    name: str
+    uid: str | None = None
+    description: str = ""
+    _sources: Mapping[str, Section] = field(default_factory=dict, init=False)
+    _tables: Mapping[str, Section] = field(default_factory=dict, init=False)
+    _steps: Sequence[Section] = field(default=(), init=False)
+    _sinks: Sequence[Section] = field(default=(), init=False)
+    _checkpoint: Section = field(default_factory=dict, init=False)
+
+    def source(
+        self,
+        name: str,
+        *,
+        history: Section | None = None,
+        tail: Section | None = None,
+        boundary: str | Section | None = None,
+        event_time: Section | None = None,
+        on_error: str | None = None,
+        late: Section | None = None,
+    ) -> Job:
+        """Add a source; the next step reads it."""
+        section = _given(
+            history=history, tail=tail, boundary=boundary, event_time=event_time, on_error=on_error, late=late
+        )
+        return self._with(_sources={**self._sources, name: section})
+
+    def table(
+        self,
+        name: str,
+        *,
+        table: str | None = None,
+        parquet: str | Sequence[str] | None = None,
+        snapshot: int | None = None,
+    ) -> Job:
+        """Add a static table for lookups: an Iceberg table or Parquet files."""
+        return self._with(_tables={**self._tables, name: _given(table=table, parquet=parquet, snapshot=snapshot)})
+
+    def filter(self, predicate: Expr, *, id: str | None = None, from_: str | None = None) -> Job:
+        """Keep the rows for which ``predicate`` is true."""
+        return self._step({"filter": predicate}, id, from_)
+
+    def with_columns(
+        self,
+        columns: Mapping[str, Expr] | None = None,
+        *,
+        id: str | None = None,
+        from_: str | None = None,
+        **named: Expr,
+    ) -> Job:
+        """Add or replace columns."""
+        return self._step({"with_columns": {**(columns or {}), **named}}, id, from_)
+
+    def select(
+        self,
+        columns: Sequence[str] | Mapping[str, Expr],
+        *,
+        id: str | None = None,
+        from_: str | None = None,
+    ) -> Job:
+        """Keep columns (a list), or compute exactly these (a mapping)."""
+        return self._step({"select": dict(columns) if isinstance(columns, Mapping) else columns}, id, from_)
+
+    def lookup(
+        self,
+        table: str,
+        *,
+        on: str | Sequence[str],
+        columns: Sequence[str] | None = None,
+        how: str | None = None,
+        id: str | None = None,
+        from_: str | None = None,
+    ) -> Job:
+        """Join with a static table."""
+        return self._step({"lookup": _given(table=table, on=on, columns=columns, how=how)}, id, from_)
+
+    def window(
+        self,
+        tumbling: DurationLike,
+        *,
+        aggregate: Mapping[str, Expr],
+        by: str | Sequence[str] | None = None,
+        id: str | None = None,
+        from_: str | None = None,
+    ) -> Job:
+        """Aggregate by key over tumbling windows of event time."""
+        return self._step({"window": _given(tumbling=tumbling, by=by, aggregate=dict(aggregate))}, id, from_)
+
+    def sink_iceberg(
+        self,
+        table: str,
+        *,
+        create: bool | None = None,
+        partition_by: str | Sequence[str] | None = None,
+        id: str | None = None,
+        from_: str | None = None,
+    ) -> Job:
+        """Append to an Iceberg table."""
+        target = _given(table=table, create=create, partition_by=partition_by)
+        return self._with(_sinks=(*self._sinks, _given(iceberg=target, id=id) | _given_from(from_)))
+
+    def sink_kafka(
+        self,
+        topic: str,
+        *,
+        cluster: str | None = None,
+        key: str | Sequence[str] | None = None,
+        options: Section | None = None,
+        id: str | None = None,
+        from_: str | None = None,
+    ) -> Job:
+        """Produce to a Kafka topic."""
+        target = _given(topic=topic, cluster=cluster, key=key, options=options)
+        return self._with(_sinks=(*self._sinks, _given(kafka=target, id=id) | _given_from(from_)))
+
+    def checkpoint(
+        self,
+        *,
+        interval: DurationLike | None = None,
+        rows: int | None = None,
+        bytes: int | str | None = None,
+        store: str | None = None,
+        retain: int | None = None,
+        timeout: DurationLike | None = None,
+        tolerated_failures: int | None = None,
+    ) -> Job:
+        """Say when epochs end and where checkpoints are kept."""
+        section = _given(
+            interval=interval,
+            rows=rows,
+            bytes=bytes,
+            store=store,
+            retain=retain,
+            timeout=timeout,
+            tolerated_failures=tolerated_failures,
+        )
+        return self._with(_checkpoint={**self._checkpoint, **section})
+
+    def spec(self) -> JobSpec:
+        """The checked spec.
+
+        Raises:
+            SpecError: The job is wrong; the message names the path in the job.
+        """
+        section = _given(name=self.name, uid=self.uid, description=self.description or None)
+        return parse_job(
+            section
+            | {"sources": dict(self._sources), "tables": dict(self._tables)}
+            | {"steps": list(self._steps), "sinks": list(self._sinks), "checkpoint": dict(self._checkpoint)}
+        )
+
+    def _step(self, section: dict[str, Any], step_id: str | None, from_: str | None) -> Job:
+        return self._with(_steps=(*self._steps, section | _given(id=step_id) | _given_from(from_)))
+
+    def _with(self, **changes: Any) -> Job:
+        job = replace(self)
+        for name in ("_sources", "_tables", "_steps", "_sinks", "_checkpoint"):
+            object.__setattr__(job, name, changes.get(name, getattr(self, name)))
+        return job
+
+
+def _given(**values: Any) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _given_from(from_: str | None) -> dict[str, Any]:
+    return {} if from_ is None else {"from": from_}

@@ -1,0 +1,278 @@
+"""The job's graph: every node with its id and what it reads, checked for what single keys cannot show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from headrace.jobs.column_types import parse_schema
+from headrace.jobs.names import suggest
+from headrace.jobs.spec import (
+    AnySink,
+    AnyStep,
+    FilterStep,
+    IcebergSink,
+    JobSpec,
+    LookupStep,
+    SelectStep,
+    SourceSpec,
+    WindowStep,
+    WithColumnsStep,
+)
+from headrace.kernel.errors import SpecError
+from headrace.kernel.protocols import ERRORS, LATE, MAIN
+
+_STEP_KINDS: Final[Mapping[type[AnyStep], str]] = {
+    FilterStep: "filter",
+    WithColumnsStep: "with_columns",
+    SelectStep: "select",
+    LookupStep: "lookup",
+    WindowStep: "window",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """One output of one node."""
+
+    node: str
+    port: str = MAIN
+
+    def __str__(self) -> str:
+        return self.node if self.port == MAIN else f"{self.node}.{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class StepNode:
+    """A step of the graph. ``path`` is where it stands in the spec, for :meth:`JobSpec.problem`."""
+
+    id: str
+    kind: str
+    step: AnyStep
+    input: Ref
+    path: tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SinkNode:
+    """A sink of the graph."""
+
+    id: str
+    kind: str
+    sink: AnySink
+    input: Ref
+    path: tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JobGraph:
+    """Sources, then steps in the order in which they stand (inputs always come earlier), then sinks."""
+
+    sources: Mapping[str, SourceSpec]
+    steps: Sequence[StepNode]
+    sinks: Sequence[SinkNode]
+
+    def source_of(self, ref: Ref) -> str:
+        """The name of the source from which the rows of ``ref`` come."""
+        by_id = {node.id: node for node in self.steps}
+        while ref.node in by_id:
+            ref = by_id[ref.node].input
+        return ref.node
+
+    def readers(self, ref: Ref) -> list[StepNode | SinkNode]:
+        """The nodes that read ``ref``."""
+        nodes: list[StepNode | SinkNode] = [*self.steps, *self.sinks]
+        return [node for node in nodes if node.input == ref]
+
+
+def build_graph(spec: JobSpec) -> JobGraph:
+    """Resolve ids and references, and check everything that spans nodes.
+
+    Default ids: a step is named after its kind (``window``; ``window-2`` for the second one), a sink after its kind
+    and target (``iceberg-lake.flights.hourly``), so that adding nodes elsewhere changes no id.
+
+    Raises:
+        SpecError: The job makes no sense; the message names file and line where they are known.
+    """
+    for name, source in spec.sources.items():
+        _check_source(spec, name, source)
+    _check_names(spec)
+    steps = _resolve_steps(spec)
+    graph = JobGraph(spec.sources, steps, _resolve_sinks(spec, steps))
+    for node in graph.steps:
+        _check_step(spec, graph, node)
+    _check_dead_ends(spec, graph)
+    return graph
+
+
+def _check_source(spec: JobSpec, name: str, source: SourceSpec) -> None:
+    path = ("sources", name)
+    history, tail = source.history, source.tail
+    if history is None and tail is None:
+        raise spec.problem(*path, message=f"source {name!r} has neither history nor tail", hint="give it one of them")
+    if not (history and tail) and source.boundary != "auto":
+        raise spec.problem(
+            *path, "boundary", message=f"source {name!r} has a boundary, but not both a history and a tail"
+        )
+    if tail and history is None and tail.row_schema is None:
+        raise spec.problem(
+            *path,
+            "tail",
+            message=f"the tail of source {name!r} needs a schema, as there is no history to take it from",
+            hint="add schema: {column: type, ...}",
+        )
+    if tail and history and "start" in tail.model_fields_set:
+        raise spec.problem(
+            *path,
+            "tail",
+            "start",
+            message=f"the tail of source {name!r} starts at the boundary of its history, not at a start of its own",
+            hint="remove start; to state where the tail starts write boundary: {offsets: {...}}",
+        )
+    if tail and tail.row_schema:
+        _check_event_column(spec, name, source, tail.row_schema)
+
+
+def _check_event_column(spec: JobSpec, name: str, source: SourceSpec, columns: Mapping[str, str]) -> None:
+    if source.event_time is None:
+        return
+    column = source.event_time.column
+    if column not in columns:
+        raise spec.problem(
+            "sources",
+            name,
+            "event_time",
+            "column",
+            message=f"event time column {column!r} is not in the schema of source {name!r}",
+            hint=suggest(column, columns),
+        )
+    dtype = parse_schema({column: columns[column]})[column]
+    if not (dtype.is_temporal() or dtype.is_integer()) or columns[column] == "time":
+        raise spec.problem(
+            "sources",
+            name,
+            "event_time",
+            "column",
+            message=f"event time column {column!r} has type {columns[column]}, which is no point in time",
+            hint="use timestamp, timestamptz or date",
+        )
+
+
+def _check_names(spec: JobSpec) -> None:
+    taken = {name: f"source {name!r}" for name in spec.sources}
+    for name in spec.tables:
+        if name in taken:
+            raise spec.problem("tables", name, message=f"the name {name!r} is taken by {taken[name]}")
+        taken[name] = f"table {name!r}"
+    for index, step in enumerate(spec.steps):
+        if step.id is None:
+            continue
+        if step.id in taken:
+            raise spec.problem("steps", index, "id", message=f"the name {step.id!r} is taken by {taken[step.id]}")
+        taken[step.id] = f"step {index + 1}"
+
+
+def _step_ids(spec: JobSpec) -> Iterator[str]:
+    taken = {*spec.sources, *spec.tables, *(step.id for step in spec.steps if step.id)}
+    for step in spec.steps:
+        if step.id:
+            yield step.id
+            continue
+        kind = _STEP_KINDS[type(step)]
+        candidate, number = kind, 1
+        while candidate in taken:
+            number += 1
+            candidate = f"{kind}-{number}"
+        taken.add(candidate)
+        yield candidate
+
+
+def _resolve_steps(spec: JobSpec) -> list[StepNode]:
+    ids = list(_step_ids(spec))
+    ports: dict[str, tuple[str, ...]] = dict.fromkeys(spec.sources, (MAIN, ERRORS))
+    nodes: list[StepNode] = []
+    for index, (node_id, step) in enumerate(zip(ids, spec.steps, strict=True)):
+        path = ("steps", index)
+        kind = _STEP_KINDS[type(step)]
+        if step.from_ is None:
+            source = _resolve_default(spec, nodes, path, f"step {node_id!r}")
+        else:
+            source = _resolve_ref(spec, step.from_, ports, path, later=ids[index:])
+        nodes.append(StepNode(node_id, kind, step, source, path))
+        ports[node_id] = (MAIN, LATE) if kind == "window" else (MAIN,)
+    return nodes
+
+
+def _resolve_sinks(spec: JobSpec, steps: Sequence[StepNode]) -> list[SinkNode]:
+    ports: dict[str, tuple[str, ...]] = dict.fromkeys(spec.sources, (MAIN, ERRORS))
+    ports |= {node.id: (MAIN, LATE) if node.kind == "window" else (MAIN,) for node in steps}
+    nodes: list[SinkNode] = []
+    for index, sink in enumerate(spec.sinks):
+        path = ("sinks", index)
+        if isinstance(sink, IcebergSink):
+            kind, target = "iceberg", sink.iceberg.table
+        else:
+            kind, target = "kafka", sink.kafka.topic
+        node_id = sink.id or f"{kind}-{target}"
+        if any(node.id == node_id for node in nodes):
+            hint = "give each of them an id of its own" if sink.id is None else ""
+            raise spec.problem(*path, message=f"two sinks are named {node_id!r}", hint=hint)
+        if sink.from_ is None:
+            source = _resolve_default(spec, steps, path, f"sink {node_id!r}")
+        else:
+            source = _resolve_ref(spec, sink.from_, ports, path, later=())
+        nodes.append(SinkNode(node_id, kind, sink, source, path))
+    return nodes
+
+
+def _resolve_default(spec: JobSpec, steps: Sequence[StepNode], path: tuple[str | int, ...], what: str) -> Ref:
+    if steps:
+        return Ref(steps[-1].id)
+    if len(spec.sources) == 1:
+        return Ref(next(iter(spec.sources)))
+    raise spec.problem(
+        *path, message=f"{what} must say which source it reads", hint=f"from: {' or '.join(sorted(spec.sources))}"
+    )
+
+
+def _resolve_ref(
+    spec: JobSpec, text: str, ports: Mapping[str, Sequence[str]], path: tuple[str | int, ...], later: Sequence[str]
+) -> Ref:
+    node, _, port = text.partition(".")
+    if node not in ports:
+        if node in later:
+            raise _from_problem(spec, path, f"{node!r} stands at or below what reads it", "move it up")
+        raise _from_problem(spec, path, f"there is no source or step named {node!r}", suggest(node, ports))
+    if port and port not in ports[node]:
+        raise _from_problem(spec, path, f"{node!r} has no port {port!r}", suggest(port, ports[node]))
+    return Ref(node, port or MAIN)
+
+
+def _from_problem(spec: JobSpec, path: tuple[str | int, ...], message: str, hint: str) -> SpecError:
+    return spec.problem(*path, "from", message=message, hint=hint)
+
+
+def _check_step(spec: JobSpec, graph: JobGraph, node: StepNode) -> None:
+    if isinstance(node.step, LookupStep) and node.step.lookup.table not in spec.tables:
+        table = node.step.lookup.table
+        hint = suggest(table, spec.tables) or "declare it under tables"
+        raise spec.problem(*node.path, "lookup", "table", message=f"there is no table named {table!r}", hint=hint)
+    if isinstance(node.step, WindowStep):
+        source = graph.source_of(node.input)
+        if graph.sources[source].event_time is None:
+            raise spec.problem(
+                *node.path,
+                "window",
+                message=f"window {node.id!r} needs an event time, and source {source!r} has none",
+                hint=f"add event_time: {{column: ...}} to sources.{source}",
+            )
+
+
+def _check_dead_ends(spec: JobSpec, graph: JobGraph) -> None:
+    for node in graph.steps:
+        if not graph.readers(Ref(node.id)):
+            raise spec.problem(*node.path, message=f"nothing reads the output of step {node.id!r}")
+    for name in graph.sources:
+        if not graph.readers(Ref(name)):
+            raise spec.problem("sources", name, message=f"nothing reads source {name!r}")

@@ -1,0 +1,359 @@
+"""The job spec as values. What YAML, JSON and ``headrace.Job(...)`` all become.
+
+Every model is frozen and refuses unknown keys. Durations are microseconds here and text outside. The models check
+shapes; what spans nodes (references, event time, boundaries) is checked by :mod:`headrace.jobs.graph`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal, TypeAlias
+
+from pydantic import AwareDatetime, BeforeValidator, Discriminator, Field, PrivateAttr, Tag
+
+from headrace.jobs.names import JobName, NodeName, TableName, TopicName
+from headrace.jobs.spec_base import Path, SpecModel, by_key, path_text
+from headrace.jobs.values import ColumnType, Duration, Expression, OneOrMany, PositiveDuration, Size
+from headrace.kernel.errors import SpecError
+
+# --------------------------------------------------------------------------------------------------------- sources
+
+
+class TableHistory(SpecModel):
+    """History in an Iceberg table, as of one snapshot."""
+
+    table: TableName = Field(description="CATALOG.NAMESPACE.TABLE")
+    snapshot: int | None = Field(
+        default=None, description="Snapshot id; the newest one when the job starts if not given."
+    )
+    where: Expression | None = Field(default=None, description="Reads only these rows of the history.")
+    split_rows: Annotated[int, Field(ge=1)] | None = Field(default=None, description="Rows per split, about.")
+
+
+class ParquetHistory(SpecModel):
+    """History in Parquet files."""
+
+    parquet: OneOrMany = Field(description="Files, folders or glob patterns; local paths or s3:// addresses.")
+    where: Expression | None = Field(default=None, description="Reads only these rows of the history.")
+    split_rows: Annotated[int, Field(ge=1)] | None = Field(default=None, description="Rows per split, about.")
+
+
+History = Annotated[
+    Annotated[TableHistory, Tag("@table")] | Annotated[ParquetHistory, Tag("@parquet")], by_key("table", "parquet")
+]
+
+Offsets = Annotated[dict[Annotated[int, Field(ge=0)], Annotated[int, Field(ge=0)]], Field(min_length=1)]
+"""Next offset (the first one that is read from Kafka) by partition."""
+
+
+class StartAtOffsets(SpecModel):
+    """The tail starts at these offsets."""
+
+    offsets: Offsets
+
+
+class StartAtTimestamp(SpecModel):
+    """The tail starts at the first record with this timestamp or a later one."""
+
+    timestamp: AwareDatetime
+
+
+Start = Annotated[
+    Annotated[Literal["earliest", "latest"], Tag("@word")]
+    | Annotated[StartAtOffsets, Tag("@offsets")]
+    | Annotated[StartAtTimestamp, Tag("@timestamp")],
+    by_key("offsets", "timestamp", text="word"),
+]
+
+Option = str | int | float | bool
+
+
+class TailSpec(SpecModel):
+    """The tail: one Kafka topic."""
+
+    topic: TopicName
+    cluster: NodeName = Field(default="default", description="A [kafka.NAME] section of headrace.toml.")
+    format: Literal["json"] = "json"
+    row_schema: dict[str, ColumnType] | None = Field(
+        default=None, alias="schema", min_length=1, description="Column types; the history's schema if not given."
+    )
+    rate_limit: Annotated[int, Field(ge=1)] | None = Field(default=None, description="Records per second at most.")
+    start: Start = Field(default="earliest", description="Where to start without a history.")
+    discovery_interval: PositiveDuration = Field(
+        default=60_000_000, description="How often to look for new partitions.", validate_default=False
+    )
+    on_gap: Literal["fail"] = Field(default="fail", description="What to do when wanted offsets are gone.")
+    transaction_wait: PositiveDuration = Field(
+        default=60_000_000, description="How long a bounded read waits for open transactions.", validate_default=False
+    )
+    options: dict[str, Option] = Field(default_factory=dict, description="librdkafka options, over the cluster's own.")
+
+
+class BoundaryOffsets(SpecModel):
+    """The boundary is stated: the next offset by partition."""
+
+    offsets: Offsets
+
+
+class BoundaryColumnNames(SpecModel):
+    """Columns of the history that say where a row came from."""
+
+    partition: str
+    offset: str
+
+
+class BoundaryColumns(SpecModel):
+    """The boundary is computed from columns of the history: highest offset plus one, by partition."""
+
+    columns: BoundaryColumnNames
+
+
+BoundaryRule = Annotated[
+    Annotated[Literal["auto"], Tag("@word")]
+    | Annotated[BoundaryOffsets, Tag("@offsets")]
+    | Annotated[BoundaryColumns, Tag("@columns")],
+    by_key("offsets", "columns", text="word"),
+]
+
+
+class EventTimeSpec(SpecModel):
+    """When a row happened, and how far rows may be out of order."""
+
+    column: str
+    out_of_orderness: Duration = Field(default=0, description="How much later than newer rows a row may come.")
+    idle: PositiveDuration | None = Field(
+        default=None,
+        description="A silent partition at its end stops holding the watermark after this long; never if not given.",
+    )
+
+
+class LatePolicy(SpecModel):
+    """How lateness is judged."""
+
+    history: Literal["include"] = Field(default="include", description="include: rows of the history are never late.")
+
+
+class SourceSpec(SpecModel):
+    """Where rows come from: history, tail, or history and then the tail."""
+
+    history: History | None = None
+    tail: TailSpec | None = None
+    boundary: BoundaryRule = "auto"
+    event_time: EventTimeSpec | None = None
+    late: LatePolicy = Field(default_factory=LatePolicy)
+    on_error: Literal["fail", "skip"] = Field(
+        default="fail", description="What to do with records that cannot be decoded."
+    )
+
+
+class IcebergTable(SpecModel):
+    """A static table in Iceberg, pinned for the life of the job."""
+
+    table: TableName
+    snapshot: int | None = None
+
+
+class ParquetTable(SpecModel):
+    """A static table in Parquet files."""
+
+    parquet: OneOrMany
+
+
+StaticTable = Annotated[
+    Annotated[IcebergTable, Tag("@table")] | Annotated[ParquetTable, Tag("@parquet")], by_key("table", "parquet")
+]
+
+# ----------------------------------------------------------------------------------------------------------- steps
+
+
+STEP_KINDS: Final = ("filter", "with_columns", "select", "lookup", "window")
+"""The keys that make a step."""
+
+
+class Node(SpecModel):
+    """What steps and sinks share."""
+
+    id: NodeName | None = Field(default=None, description="Stable id; state is bound to it.")
+    from_: str | None = Field(
+        default=None, alias="from", description="NODE or NODE.PORT; the step before if not given."
+    )
+
+
+class FilterStep(Node):
+    """Keeps the rows for which the expression is true."""
+
+    filter: Expression
+
+
+class WithColumnsStep(Node):
+    """Adds or replaces columns."""
+
+    with_columns: dict[str, Expression] = Field(min_length=1)
+
+
+SelectList = Annotated[tuple[str, ...], Field(min_length=1)]
+SelectMap = Annotated[dict[str, Expression], Field(min_length=1)]
+
+
+def _list_or_map(value: Any) -> str | None:
+    if isinstance(value, dict):
+        return "@map"
+    return "@list" if isinstance(value, list | tuple) else None
+
+
+class SelectStep(Node):
+    """Keeps columns (a list), or computes exactly these (a mapping)."""
+
+    select: Annotated[
+        Annotated[SelectList, Tag("@list")] | Annotated[SelectMap, Tag("@map")],
+        Discriminator(
+            _list_or_map,
+            custom_error_type="message",
+            custom_error_message="select takes a list of columns, or a mapping of names to expressions",
+        ),
+    ]
+
+
+class LookupSpec(SpecModel):
+    """A join with a static table."""
+
+    table: str
+    on: OneOrMany = Field(min_length=1, description="Columns that are equal on both sides.")
+    columns: tuple[str, ...] | None = Field(default=None, min_length=1, description="Columns to add; all if not given.")
+    how: Literal["left", "inner"] = "left"
+
+
+class LookupStep(Node):
+    """Adds columns of a static table."""
+
+    lookup: LookupSpec
+
+
+class WindowSpec(SpecModel):
+    """Tumbling windows over event time."""
+
+    tumbling: PositiveDuration
+    by: Annotated[tuple[str, ...], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)] = ()
+    aggregate: dict[str, Expression] = Field(min_length=1, description="Output column to SQL aggregate.")
+
+
+class WindowStep(Node):
+    """Aggregates rows by key and window; late rows leave through the port ``late``."""
+
+    window: WindowSpec
+
+
+Step = Annotated[
+    Annotated[FilterStep, Tag("@filter")]
+    | Annotated[WithColumnsStep, Tag("@with_columns")]
+    | Annotated[SelectStep, Tag("@select")]
+    | Annotated[LookupStep, Tag("@lookup")]
+    | Annotated[WindowStep, Tag("@window")],
+    by_key(*STEP_KINDS),
+]
+AnyStep: TypeAlias = FilterStep | WithColumnsStep | SelectStep | LookupStep | WindowStep
+
+# ----------------------------------------------------------------------------------------------------------- sinks
+
+Delivery = Literal["exactly-once"]
+
+
+class IcebergTarget(SpecModel):
+    """The table that rows are appended to."""
+
+    table: TableName
+    create: bool = Field(default=False, description="Create the table when it is not there.")
+    partition_by: OneOrMany = Field(default=(), description="Partitioning of a created table, e.g. day(window_start).")
+
+
+class IcebergSink(Node):
+    """Appends to an Iceberg table, exactly once."""
+
+    iceberg: IcebergTarget
+
+
+class KafkaTarget(SpecModel):
+    """The topic that rows are produced to."""
+
+    topic: TopicName
+    cluster: NodeName = Field(default="default", description="A [kafka.NAME] section of headrace.toml.")
+    key: OneOrMany = Field(default=(), description="Columns that make the record's key.")
+    format: Literal["json"] = "json"
+    options: dict[str, Option] = Field(default_factory=dict, description="librdkafka options, over the cluster's own.")
+
+
+class KafkaSink(Node):
+    """Produces to a Kafka topic in transactions, exactly once."""
+
+    kafka: KafkaTarget
+
+
+Sink = Annotated[
+    Annotated[IcebergSink, Tag("@iceberg")] | Annotated[KafkaSink, Tag("@kafka")], by_key("iceberg", "kafka")
+]
+AnySink: TypeAlias = IcebergSink | KafkaSink
+
+
+class CheckpointSpec(SpecModel):
+    """When epochs end and where their records are kept."""
+
+    interval: PositiveDuration = Field(default=10_000_000, description="An epoch ends after this long,")
+    rows: Annotated[int, Field(ge=1)] | None = Field(default=None, description="or after this many input rows,")
+    bytes: Size | None = Field(default=None, description="or after this many input bytes.")
+    store: str | None = Field(
+        default=None, min_length=1, description="Folder or s3://BUCKET/PREFIX; the state folder if not given."
+    )
+    retain: Annotated[int, Field(ge=1)] = Field(default=3, description="Checkpoints kept.")
+    timeout: PositiveDuration = Field(default=600_000_000, description="A checkpoint that takes longer fails.")
+    tolerated_failures: Annotated[int, Field(ge=0)] = Field(
+        default=0, description="Failed checkpoints in a row before the job fails."
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------- job
+
+
+class JobSpec(SpecModel):
+    """A whole job."""
+
+    name: JobName
+    uid: JobName = Field(
+        default_factory=lambda data: data.get("name", ""),
+        description="Stable identity: checkpoints, fencing and commits are bound to it. The name if not given.",
+    )
+    description: str = ""
+    sources: dict[NodeName, SourceSpec] = Field(min_length=1)
+    tables: dict[NodeName, StaticTable] = Field(default_factory=dict, description="Static tables for lookups.")
+    steps: tuple[Step, ...] = ()
+    sinks: tuple[Sink, ...] = Field(min_length=1)
+    checkpoint: CheckpointSpec = Field(default_factory=CheckpointSpec)
+    delivery: Delivery = "exactly-once"
+
+    _places: dict[Path, str] = PrivateAttr(default_factory=dict)
+
+    def set_places(self, places: Mapping[Path, str]) -> None:
+        """Remember where each path of the spec stands (``file:line:column``), for later errors."""
+        self._places.update(places)
+
+    def to_json(self) -> dict[str, Any]:
+        """The spec as JSON values, defaults left out; :func:`headrace.jobs.parse.parse_job` reads it back."""
+        return self.model_dump(mode="json", by_alias=True, exclude_defaults=True) | {"uid": self.uid}
+
+    def place(self, *path: str | int) -> str:
+        """Where something stands: ``job.yaml:12:5: steps[0].filter``, or only the path for specs without a file."""
+        text = path_text(path)
+        known = (self._places.get(path[:length]) for length in range(len(path), -1, -1))
+        place = next((found for found in known if found), "")
+        return f"{place}: {text}" if place and text else place or text
+
+    def problem(self, *path: str | int, message: str, detail: str = "", hint: str = "", code: str = "") -> SpecError:
+        """An error about the thing at ``path``, e.g. ``("steps", 0, "filter")``, which names file and line."""
+        return SpecError(
+            f"{self.place(*path)}: {message}", detail=detail, hint=hint, code=code, context={"path": list(path)}
+        )
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of a job spec."""
+    schema = JobSpec.model_json_schema(by_alias=True)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "Headrace job"}

@@ -1,0 +1,139 @@
+"""Kinds of values in job specs, as pydantic types: durations, sizes, expressions, column types, one-or-many."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Annotated, Any, Final
+
+import polars as pl
+from pydantic import BeforeValidator, PlainSerializer, PlainValidator, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from headrace.jobs.column_types import parse_type
+from headrace.kernel.durations import format_duration_us, parse_duration_us
+
+_SIZE: Final = re.compile(r"(\d+)\s*(B|kB|KB|KiB|MB|MiB|GB|GiB)?")
+_SIZE_UNITS: Final = {
+    None: 1,
+    "B": 1,
+    "kB": 10**3,
+    "KB": 10**3,
+    "KiB": 2**10,
+    "MB": 10**6,
+    "MiB": 2**20,
+    "GB": 10**9,
+    "GiB": 2**30,
+}
+_MICROSECOND: Final = timedelta(microseconds=1)
+
+
+def _wrong(kind: str, message: str) -> PydanticCustomError:
+    return PydanticCustomError(kind, "{message}", {"message": message})
+
+
+def _duration(value: Any) -> int:
+    if isinstance(value, timedelta):
+        return value // _MICROSECOND
+    if not isinstance(value, str):
+        raise _wrong("duration", f"{value!r} is no duration; write for example 500ms, 10s, 5m, 1h30m or 7d")
+    try:
+        return parse_duration_us(value)
+    except ValueError as error:
+        raise _wrong("duration", str(error)) from error
+
+
+def _positive_duration(value: Any) -> int:
+    us = _duration(value)
+    if us <= 0:
+        raise _wrong("duration", "this duration must be longer than zero")
+    return us
+
+
+_DURATION_SCHEMA: Final = WithJsonSchema(
+    {"type": "string", "pattern": r"^(\d+(us|ms|s|m|h|d) *)+$", "examples": ["500ms", "10s", "1h30m"]}
+)
+
+Duration = Annotated[
+    int, PlainValidator(_duration), PlainSerializer(format_duration_us, return_type=str), _DURATION_SCHEMA
+]
+"""Microseconds, zero or more; written as ``10s``."""
+
+PositiveDuration = Annotated[
+    int, PlainValidator(_positive_duration), PlainSerializer(format_duration_us, return_type=str), _DURATION_SCHEMA
+]
+"""Microseconds, one or more; written as ``10s``."""
+
+
+def _size(value: Any) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return value
+    match = _SIZE.fullmatch(value) if isinstance(value, str) else None
+    if not match or int(match[1]) == 0:
+        raise _wrong("size", f"{value!r} is no size; write a number of bytes, or for example 64MiB or 1GB")
+    return int(match[1]) * _SIZE_UNITS[match[2]]
+
+
+Size = Annotated[
+    int,
+    PlainValidator(_size),
+    WithJsonSchema({"type": ["integer", "string"], "examples": ["64MiB", 1000000]}),
+]
+"""Bytes, one or more; written as a number or as ``64MiB``."""
+
+
+def check_expression(value: Any) -> str | pl.Expr:
+    """A SQL expression that Polars can parse, or a Polars expression, unchanged."""
+    if isinstance(value, pl.Expr):
+        return value
+    if not isinstance(value, str) or not value.strip():
+        raise _wrong("expression", f'{value!r} is no expression; write SQL in quotes, for example "amount > 0"')
+    try:
+        pl.sql_expr(value)
+    except pl.exceptions.PolarsError as error:
+        raise _wrong("expression", f"the expression {value!r} cannot be read: {error}") from error
+    return value
+
+
+def expression_text(value: str | pl.Expr) -> str:
+    """The expression as text, for plans, JSON and fingerprints. A Polars expression cannot be read back from it."""
+    return value if isinstance(value, str) else f"polars: {value}"
+
+
+Expression = Annotated[
+    str | pl.Expr,
+    PlainValidator(check_expression),
+    PlainSerializer(expression_text, return_type=str),
+    WithJsonSchema({"type": "string", "minLength": 1, "description": "A SQL expression over the columns of a row."}),
+]
+"""A SQL expression, or in Python jobs a Polars expression."""
+
+
+def _column_type(value: Any) -> str:
+    if not isinstance(value, str):
+        raise _wrong("column_type", f"{value!r} is no column type; write for example int64, string or decimal(10,2)")
+    try:
+        parse_type(value)
+    except ValueError as error:
+        raise _wrong("column_type", str(error)) from error
+    return value
+
+
+ColumnType = Annotated[
+    str,
+    PlainValidator(_column_type),
+    WithJsonSchema({"type": "string", "examples": ["int64", "string", "timestamptz", "decimal(10,2)"]}),
+]
+"""The name of a column type (``headrace.jobs.column_types``)."""
+
+
+def _to_list(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+OneOrMany = Annotated[
+    tuple[str, ...],
+    BeforeValidator(_to_list),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}),
+]
+"""One string, or a list of them."""
