@@ -1,0 +1,343 @@
+"""One attempt at running a job: from the head of the job to a stop, an end or a failure.
+
+The order of an epoch (shared with docs/exactly-once.md): run, barrier (positions, sinks prepare, operators snapshot),
+checkpoint (blobs, record, head swapped: this is the decision), commit (Kafka before Iceberg), retire. Every step
+may be the last one before a SIGKILL; the next attempt starts from the head.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import Final, TypeAlias
+from uuid import uuid4
+
+from headrace.kernel import crash
+from headrace.kernel.clock import Clock
+from headrace.kernel.errors import FencedError, GraphChangedError, UnavailableError
+from headrace.kernel.protocols import (
+    BlobStore,
+    EpochId,
+    Head,
+    Json,
+    Position,
+    PreCommit,
+    ReadRequest,
+    SinkContext,
+    SourceReader,
+)
+from headrace.runtime.dataflow import Dataflow
+from headrace.runtime.graph import Graph
+from headrace.runtime.job import CheckpointPolicy, Program, RunOptions
+from headrace.runtime.observer import EpochReport, Event, Level, Observer, Phase, StopSignal
+from headrace.runtime.progress import Meter
+from headrace.runtime.pump import DEPTH, Computed, Ended, Failed, Item, Pump
+from headrace.runtime.pushdown import requests
+from headrace.runtime.schemas import resolve
+from headrace.state.checkpoint import Checkpoint, CheckpointStore
+
+IDLE_S: Final = 0.2
+
+States: TypeAlias = Mapping[str, Json]
+
+
+class Attempt:
+    """One attempt. Used by one thread; not reusable.
+
+    Args:
+        program: The job.
+        checkpoints: Its checkpoints; this attempt owns the head already.
+        head: The head as this instance wrote it.
+        record: The checkpoint the head names, or None for a new lineage.
+        blobs: Where sinks stage.
+        policy: When epochs end.
+        options: How the run ends.
+        observer: Told of progress, epochs and events.
+        stop: Asks for a graceful stop.
+        clock: Paces epochs.
+        meter: Counts over all attempts of a run.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        checkpoints: CheckpointStore,
+        head: Head,
+        record: Checkpoint | None,
+        *,
+        blobs: BlobStore,
+        policy: CheckpointPolicy,
+        options: RunOptions,
+        observer: Observer,
+        stop: StopSignal,
+        clock: Clock,
+        meter: Meter,
+    ) -> None:
+        self._program = program
+        self._checkpoints = checkpoints
+        self.head = head
+        self._record = record
+        self._blobs = blobs
+        self._policy = policy
+        self._options = options
+        self._observer = observer
+        self._stop = stop
+        self._clock = clock
+        self._meter = meter
+        self.epoch = record.epoch if record else 0
+        self.epochs_done = 0
+        self._queue: queue.Queue[Item] = queue.Queue(DEPTH)
+        self._pumps: dict[str, Pump] = {}
+        self._readers: dict[str, SourceReader] = {}
+        self._positions: dict[str, Position] = {}
+        self._watermarks: dict[str, int] = {}
+        self._origins: dict[str, str] = {}
+        self._moved = False
+        self._hung = False
+        self._worker = ThreadPoolExecutor(1, "checkpoint")
+
+    def run(self) -> bool:
+        """Run to a stop or an end.
+
+        Returns:
+            True when the job is finished: drained, with nothing more to do for a later run.
+        """
+        record = self._record
+        if record is not None and record.finished:
+            self._open(record)
+            self._close(abort=False)
+            return True
+        clean = False
+        try:
+            self._open(record)
+            for pump in self._pumps.values():
+                pump.start()
+            ended = self._loop()
+            finished = self._end(ended=ended)
+            clean = True
+        finally:
+            self._close(abort=not clean)
+        return finished
+
+    # ------------------------------------------------------------------------------------------------------- opening
+
+    def _open(self, record: Checkpoint | None) -> None:
+        self._pins = dict(record.pins) if record else dict(self._program.pin())
+        self._graph = self._program.graph(self._pins)
+        self._fingerprint = self._graph.fingerprint()
+        if record is not None:
+            refuse_changed(record, self._graph)
+        states = self._checkpoints.states(record) if record else {}
+        self._flow = Dataflow(self._graph, resolve(self._graph), states)
+        context = SinkContext(self._program.uid, self.head.lineage, self._blobs)
+        if record is None:
+            # A job that cannot be planned must leave no trace in its targets.
+            self._open_sources({})
+            self._flow.open_sinks(context, {})
+            self._save(prepared={}, finished=False)
+        else:
+            # What was decided is committed even if the sources cannot be opened any more.
+            self._flow.open_sinks(context, record.pre_commits)
+            if record.finished:
+                return
+            self._watermarks = dict(record.watermarks)
+            self._open_sources(record.positions)
+            self._event(Level.INFO, "recovered", f"resumed from epoch {record.epoch}", epoch=record.epoch)
+
+    def _open_sources(self, positions: Mapping[str, Position]) -> None:
+        pushed = requests(self._graph, self._options.until)
+        for node in self._graph.sources():
+            reader = node.source.open(pushed[node.id], positions.get(node.id))
+            self._readers[node.id] = reader
+            self._positions[node.id] = reader.position
+            self._pumps[node.id] = Pump(node.id, reader, self._graph, self._queue, self._clock)
+
+    # ------------------------------------------------------------------------------------------------------- running
+
+    def _loop(self) -> bool:
+        """Process batches until a stop (False) or until every source has ended (True)."""
+        running = set(self._pumps)
+        self._begin_epoch()
+        while running:
+            if self._stop.is_set:
+                return False
+            try:
+                item = self._queue.get(timeout=IDLE_S)
+            except queue.Empty:
+                item = None
+            match item:
+                case Computed():
+                    self._process(item)
+                case Ended():
+                    running.discard(item.source)
+                case Failed():
+                    raise item.error
+                case None:
+                    pass
+            if self._due():
+                self._barrier(finished=False)
+            self._meter.report(self._observer, self._pumps, self._flow, self.epoch + 1, self._watermarks, self._clock)
+        return True
+
+    def _process(self, item: Computed) -> None:
+        if self._origins.get(item.source) == "history" and item.origin == "tail":
+            self._event(Level.INFO, "handover", f"source {item.source} handed over to the tail", source=item.source)
+        self._origins[item.source] = item.origin
+        self._flow.accept(item.results)
+        if item.errors is not None:
+            self._flow.accept_errors(item.source, item.errors)
+        if item.watermark is not None and item.watermark > self._watermarks.get(item.source, item.watermark - 1):
+            self._watermarks[item.source] = item.watermark
+            self._flow.advance(self._watermarks)
+        self._positions[item.source] = item.position
+        self._moved = True
+        self._meter.count(item.records, item.nbytes)
+
+    def _end(self, *, ended: bool) -> bool:
+        """The last epoch: drained or suspended."""
+        drain = ended and self._options.on_end == "drain"
+        # Without state there is nothing to fire: the same job may go on later.
+        finished = drain and bool(self._graph.stateful())
+        if drain:
+            self._meter.phase = Phase.DRAINING
+            self._flow.drain()
+        if self._moved or finished:
+            self._barrier(finished=finished)
+        self._meter.phase = Phase.FINISHED
+        return finished
+
+    # ------------------------------------------------------------------------------------------------------- barrier
+
+    def _begin_epoch(self) -> None:
+        self._moved = False
+        self._epoch_started = self._clock.monotonic()
+        self._meter.begin_epoch(self._flow)
+
+    def _due(self) -> bool:
+        if not self._moved:
+            return False
+        elapsed_us = (self._clock.monotonic() - self._epoch_started) * 1e6
+        return (
+            elapsed_us >= self._policy.interval_us
+            or (self._policy.rows is not None and self._meter.epoch_records >= self._policy.rows)
+            or (self._policy.nbytes is not None and self._meter.epoch_bytes >= self._policy.nbytes)
+        )
+
+    def _barrier(self, *, finished: bool) -> None:
+        started = self._clock.monotonic()
+        prepared = self._within_timeout(finished=finished)
+        decided = self._clock.monotonic()
+        for index, node in enumerate(node for node in self._graph.sinks() if node.id in prepared):
+            if index:
+                crash.point("between-commits")
+            self._flow.commit(node.id, prepared[node.id])
+        crash.point("after-commit")
+        committed = self._clock.monotonic()
+        self._checkpoints.retire(self._policy.retain)
+        self.epochs_done += 1
+        self._observer.on_epoch(
+            EpochReport(
+                self.epoch,
+                self._meter.epoch_records,
+                self._meter.epoch_rows_out(self._flow),
+                started - self._epoch_started,
+                decided - started,
+                committed - decided,
+                watermark=min(self._watermarks.values(), default=None),
+            )
+        )
+        self._begin_epoch()
+
+    def _within_timeout(self, *, finished: bool) -> dict[str, PreCommit]:
+        future: Future[dict[str, PreCommit]] = self._worker.submit(self._decide, finished=finished)
+        try:
+            return future.result(self._policy.timeout_s)
+        except FutureTimeoutError as error:
+            # The thread may still swap the head later; the next attempt's own swap makes that one fail.
+            self._hung = True
+            raise UnavailableError(
+                f"checkpoint of epoch {self.epoch + 1} did not finish in {self._policy.timeout_s:g} s",
+                hint="look at the checkpoint store and the sinks, or raise checkpoint.timeout",
+                code="CHECKPOINT_TIMEOUT",
+            ) from error
+
+    def _decide(self, *, finished: bool) -> dict[str, PreCommit]:
+        crash.point("before-prepare")
+        coverage = {source: reader.coverage(self._positions[source]) for source, reader in self._readers.items()}
+        epoch = EpochId(self._program.uid, self.head.lineage, self.epoch + 1, uuid4().hex)
+        prepared = self._flow.prepare(epoch, coverage)
+        crash.point("after-prepare")
+        self._save(prepared=prepared, finished=finished, epoch=epoch)
+        return prepared
+
+    def _save(self, *, prepared: Mapping[str, PreCommit], finished: bool, epoch: EpochId | None = None) -> None:
+        states = self._flow.snapshot()
+        number = epoch.epoch if epoch else 0
+        name = self._checkpoints.save(
+            Checkpoint(
+                job_uid=self._program.uid,
+                lineage=self.head.lineage,
+                epoch=number,
+                attempt=epoch.attempt if epoch else uuid4().hex,
+                created_us=self._clock.now_us(),
+                positions=dict(self._positions),
+                pins=self._pins,
+                watermarks=dict(self._watermarks),
+                pre_commits=dict(prepared),
+                fingerprints={node.id: node.operator.fingerprint for node in self._graph.stateful()},
+                finished=finished,
+            ),
+            states,
+        )
+        crash.point("after-record")
+        self.head = self._checkpoints.advance(self.head, name)
+        self.epoch = number
+        crash.point("after-head")
+
+    # ------------------------------------------------------------------------------------------------------- closing
+
+    def _close(self, *, abort: bool) -> None:
+        for pump in self._pumps.values():
+            pump.close()
+        self._worker.shutdown(wait=not self._hung)
+        flow = getattr(self, "_flow", None)
+        if flow is not None and not self._hung:
+            flow.close(abort=abort)
+
+    def _event(self, level: Level, code: str, message: str, **context: Json) -> None:
+        self._observer.on_event(Event(level, code, message, context))
+
+
+def refuse_changed(record: Checkpoint, graph: Graph) -> None:
+    """Check that every state in a checkpoint has its operator, unchanged, and every operator its state.
+
+    Raises:
+        GraphChangedError: Naming each operator that is missing, new or changed.
+    """
+    then = dict(record.fingerprints)
+    now = {node.id: node.operator.fingerprint for node in graph.stateful()}
+    differences = [f"{name}: removed" for name in sorted(then.keys() - now.keys())]
+    differences += [f"{name}: new" for name in sorted(now.keys() - then.keys())]
+    differences += [f"{name}: changed" for name in sorted(then.keys() & now.keys()) if then[name] != now[name]]
+    if differences:
+        raise GraphChangedError(
+            f"job {record.job_uid} no longer fits the state of its checkpoint at epoch {record.epoch}",
+            detail="; ".join(differences),
+            hint="give the changed job another uid to start it afresh, or restore the old definition",
+            context={"differences": differences},
+        )
+
+
+def still_mine(checkpoints: CheckpointStore, head: Head) -> None:
+    """Check that the head is what this instance wrote last.
+
+    Raises:
+        FencedError: Another instance has taken the job over.
+    """
+    if checkpoints.read_head() != head:
+        raise FencedError(
+            "another instance has taken this job over",
+            hint="this instance has stopped and committed nothing more; run only one instance of a job",
+        )

@@ -1,0 +1,84 @@
+"""What the runtime needs of a job: an identity, pins, and a graph once the pins are known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeAlias
+
+from headrace.kernel.protocols import Json
+from headrace.runtime.graph import Graph
+
+OnEnd: TypeAlias = Literal["drain", "suspend"]
+
+
+class Program(Protocol):
+    """A compiled job."""
+
+    @property
+    def uid(self) -> str:
+        """The job's stable id: its head, its commit tokens and its transactional ids are bound to it."""
+
+    def pin(self) -> Mapping[str, Json]:
+        """Decide, once for a lineage, which version of every static table is used."""
+
+    def graph(self, pins: Mapping[str, Json]) -> Graph:
+        """The graph over those versions; loads the static tables."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointPolicy:
+    """When an epoch ends, and what is kept.
+
+    Attributes:
+        interval_us: An epoch ends when this much time has passed and something has moved.
+        rows: ... or after this many input records.
+        nbytes: ... or after this many input bytes.
+        retain: Completed checkpoints that are kept.
+        timeout_s: An epoch whose checkpoint takes longer fails (the epoch, not the job).
+        tolerated_failures: Failed epochs in a row after which the job fails.
+    """
+
+    interval_us: int = 10_000_000
+    rows: int | None = None
+    nbytes: int | None = None
+    retain: int = 3
+    timeout_s: float = 600.0
+    tolerated_failures: int = 5
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """How one run of a job ends.
+
+    Attributes:
+        until: ``caught-up`` ends at the end offsets seen at the start; None runs until it is stopped.
+        on_end: At that end, ``drain`` fires what operators hold (the job is finished then, if it has state),
+            ``suspend`` keeps it in the checkpoint.
+    """
+
+    until: Literal["caught-up"] | None = None
+    on_end: OnEnd = "drain"
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """How a run ended.
+
+    Attributes:
+        status: ``finished``: drained, a later run has nothing to do; ``suspended``: goes on from here next time.
+        epoch: The last epoch.
+        records: Input records of this run.
+        rows_out: Rows committed in this run, by sink.
+        late_rows: Rows that came too late.
+        error_rows: Records that could not be decoded.
+        restarts: Times that the job recovered from its checkpoint within this run.
+    """
+
+    status: Literal["finished", "suspended"]
+    epoch: int
+    records: int
+    rows_out: Mapping[str, int]
+    late_rows: int
+    error_rows: int
+    restarts: int

@@ -1,0 +1,96 @@
+"""Runs a job: takes the head, runs attempts, recovers from what a retry can help, stops for good when fenced."""
+
+from __future__ import annotations
+
+import random
+from typing import Final
+from uuid import uuid4
+
+from headrace.kernel.clock import Clock, SystemClock
+from headrace.kernel.errors import FencedError, HeadraceError, TransactionAbortedError
+from headrace.kernel.protocols import Head
+from headrace.runtime.engine import Attempt, still_mine
+from headrace.runtime.job import CheckpointPolicy, Program, RunOptions, RunResult
+from headrace.runtime.observer import Event, Level, Observer, StopSignal
+from headrace.runtime.progress import Meter
+from headrace.state.checkpoint import CheckpointStore
+from headrace.state.stores import JobStore
+
+FIRST_PAUSE_S: Final = 0.5
+LONGEST_PAUSE_S: Final = 30.0
+
+
+def run(
+    program: Program,
+    store: JobStore,
+    policy: CheckpointPolicy,
+    options: RunOptions,
+    observer: Observer,
+    stop: StopSignal,
+    clock: Clock | None = None,
+) -> RunResult:
+    """Run a job until it ends, is stopped, or fails.
+
+    Exactly-once: whatever the outcome, and wherever the process dies, the sinks show each committed epoch once, and
+    the next run goes on from the head.
+
+    Raises:
+        FencedError: Another instance has taken the job over; nothing more was committed.
+        HeadraceError: The job failed; what was decided is committed by the next run.
+    """
+    clock = clock or SystemClock()
+    owner = uuid4().hex
+    checkpoints = CheckpointStore(store)
+    meter = Meter()
+    restarts = 0
+    failures = 0
+    last: Head | None = None
+    while True:
+        if last is not None:
+            still_mine(checkpoints, last)
+        head, record = checkpoints.acquire(owner)
+        meter.begin_attempt()
+        attempt = Attempt(
+            program,
+            checkpoints,
+            head,
+            record,
+            blobs=store.blobs,
+            policy=policy,
+            options=options,
+            observer=observer,
+            stop=stop,
+            clock=clock,
+            meter=meter,
+        )
+        try:
+            finished = attempt.run()
+        except HeadraceError as error:
+            last = attempt.head
+            still_mine(checkpoints, last)
+            failures = 1 if attempt.epochs_done else failures + 1
+            if not _recoverable(error) or failures > policy.tolerated_failures:
+                raise
+            restarts += 1
+            pause = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (failures - 1)) * random.uniform(0.5, 1.0)  # noqa: S311
+            observer.on_event(
+                Event(Level.WARNING, "restart", f"recovering from the last checkpoint in {pause:.1f} s", error.to_dict())
+            )
+            stop.wait(pause)
+            if stop.is_set:
+                raise
+        else:
+            return RunResult(
+                "finished" if finished else "suspended",
+                attempt.epoch,
+                meter.records,
+                dict(meter.rows_out),
+                meter.late_rows,
+                meter.error_rows,
+                restarts,
+            )
+
+
+def _recoverable(error: HeadraceError) -> bool:
+    # The head is still ours, so what looked like a fence was a transaction that the broker timed out.
+    return error.retryable or isinstance(error, FencedError | TransactionAbortedError)
