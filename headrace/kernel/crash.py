@@ -1,7 +1,8 @@
 """Crash points: named places where a test may kill the process.
 
 ``HEADRACE_CRASH="NAME:N"`` kills the process with SIGKILL the N-th time (1-based, default 1) that the point is
-passed. Without the variable a point costs one dictionary look-up.
+passed. Without the variable a point costs one dictionary look-up. Tests that need thousands of crashes in one
+process install a hook instead (``headrace.testing.crash_at``).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 from collections import Counter
+from collections.abc import Callable
 from typing import Final
 
 VARIABLE: Final = "HEADRACE_CRASH"
@@ -27,6 +29,13 @@ POINTS: Final = (
 )
 
 _passed: Counter[str] = Counter()
+_hooks: list[Callable[[str], None]] = []
+
+
+def install(hook: Callable[[str], None]) -> Callable[[], None]:
+    """Call ``hook(name)`` at every point from now on; the function that is returned takes it away again."""
+    _hooks.append(hook)
+    return lambda: _hooks.remove(hook)
 
 
 def point(name: str) -> None:
@@ -35,6 +44,8 @@ def point(name: str) -> None:
     Args:
         name: One of :data:`POINTS`.
     """
+    for hook in _hooks:
+        hook(name)
     wanted = os.environ.get(VARIABLE)
     if not wanted:
         return

@@ -1,11 +1,6 @@
-"""Tools for tests of jobs and of Headrace itself: a scripted source, crash points, a movable clock. Public."""
+"""A clock that tests move by hand."""
 
 from __future__ import annotations
-
-from headrace.kernel.crash import POINTS as CRASH_POINTS
-from headrace.kernel.crash import VARIABLE as CRASH_VARIABLE
-
-__all__ = ["CRASH_POINTS", "CRASH_VARIABLE", "ManualClock"]
 
 
 class ManualClock:
@@ -23,7 +18,11 @@ class ManualClock:
         return self._now_us
 
     def advance(self, us: int) -> None:
-        """Move the clock forward by ``us`` microseconds."""
+        """Move the clock forward by ``us`` microseconds.
+
+        Raises:
+            ValueError: ``us`` is negative.
+        """
         if us < 0:
             raise ValueError("a clock never goes back")
         self._now_us += us
