@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 import polars as pl
 
@@ -40,11 +41,11 @@ def collect(legs: list[Leg], *, streaming: bool) -> list[LegResult]:
     """Run several legs over one batch as one query, so that what they share is read and computed once."""
     if not legs:
         return []
-    engine = "streaming" if streaming else "in-memory"
+    engine: Literal["streaming", "in-memory"] = "streaming" if streaming else "in-memory"
     if len(legs) == 1:
-        frames = [legs[0].rows.collect(engine=engine)]  # type: ignore[call-overload]
+        frames = [legs[0].rows.collect(engine=engine)]
     else:
-        frames = pl.collect_all([leg.rows for leg in legs], engine=engine)  # type: ignore[arg-type]
+        frames = pl.collect_all([leg.rows for leg in legs], engine=engine)
     return [LegResult(leg.role, leg.node, frame) for leg, frame in zip(legs, frames, strict=True)]
 
 

@@ -24,7 +24,6 @@ from headrace.kernel.protocols import (
     Json,
     Position,
     PreCommit,
-    ReadRequest,
     SinkContext,
     SourceReader,
 )

@@ -74,7 +74,9 @@ def run(
             restarts += 1
             pause = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (failures - 1)) * random.uniform(0.5, 1.0)  # noqa: S311
             observer.on_event(
-                Event(Level.WARNING, "restart", f"recovering from the last checkpoint in {pause:.1f} s", error.to_dict())
+                Event(
+                    Level.WARNING, "restart", f"recovering from the last checkpoint in {pause:.1f} s", error.to_dict()
+                )
             )
             stop.wait(pause)
             if stop.is_set:

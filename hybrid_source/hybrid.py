@@ -1,0 +1,400 @@
+"""The hybrid source: history, then the tail, handed over at a recorded boundary.
+
+Everything that is decided once (pinned version, boundary, start offsets, identities) is in the position from the
+first checkpoint on; restoring never decides it again, and a source that has handed over opens no history file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal
+
+import polars as pl
+
+from headrace.kernel.boundary import Boundary, PartitionRange, TopicBoundary
+from headrace.kernel.clock import Clock, SystemClock
+from headrace.kernel.errors import IdentityError, InternalError, SpecError
+from headrace.kernel.protocols import Batch, Json, Position, ReadRequest
+from hybrid_source.stages import (
+    END_OF_HISTORY,
+    HistoryBatch,
+    HistoryStage,
+    OpenHistory,
+    OpenTail,
+    Resolution,
+    TailStage,
+    TopicIdentity,
+)
+
+POSITION_VERSION: Final = 1
+PEEK_EVERY_S: Final = 1.0
+
+Phase = Literal["history", "tail", "done"]
+
+
+@dataclass(frozen=True, slots=True)
+class HybridPosition:
+    """Where a hybrid source stands.
+
+    Attributes:
+        phase: ``history``, ``tail``, or ``done`` (a history without a tail that was read to its end).
+        pin: The pinned version of the history; None without one.
+        cursor: Next split of the history; meaningless after it.
+        tail: The tail's own position; its start while the history is read.
+        resolution: The boundary and the rule that gave it; None without history or tail.
+        identity: The topic that all offsets refer to.
+        start: Offsets at which the tail's coverage begins, by partition (inclusive).
+        watermark: Event time in microseconds, or None.
+    """
+
+    phase: Phase
+    pin: Json = None
+    cursor: Json = None
+    tail: Json = None
+    resolution: Resolution | None = None
+    identity: TopicIdentity | None = None
+    start: Mapping[int, int] | None = None
+    watermark: int | None = None
+
+    def to_json(self) -> Position:
+        """The versioned JSON form."""
+        out: dict[str, Any] = {"version": POSITION_VERSION, "phase": self.phase}
+        for name in ("pin", "cursor", "tail", "watermark"):
+            if getattr(self, name) is not None:
+                out[name] = getattr(self, name)
+        if self.resolution is not None:
+            found = self.resolution
+            out["boundary"] = {
+                "record": found.boundary.to_json(),
+                "rule": found.rule,
+                "evidence": found.evidence,
+                "guarantee": found.guarantee,
+            }
+        if self.identity is not None:
+            out["topic"] = {
+                "name": self.identity.topic,
+                "id": self.identity.topic_id,
+                "cluster": self.identity.cluster_id,
+            }
+        if self.start is not None:
+            out["start"] = {str(partition): offset for partition, offset in self.start.items()}
+        return out
+
+    @classmethod
+    def from_json(cls, value: Position) -> HybridPosition:
+        """Read the JSON form.
+
+        Raises:
+            InternalError: Written by a later release.
+        """
+        if value.get("version") != POSITION_VERSION:
+            raise InternalError(
+                f"a source position has version {value.get('version')!r}; this release reads {POSITION_VERSION}",
+                hint="run the release that wrote the checkpoint, or a later one",
+            )
+        found = value.get("boundary")
+        topic = value.get("topic")
+        start = value.get("start")
+        return cls(
+            phase=value["phase"],
+            pin=value.get("pin"),
+            cursor=value.get("cursor"),
+            tail=value.get("tail"),
+            resolution=Resolution(
+                Boundary.from_json(found["record"]), found["rule"], found["evidence"], found["guarantee"]
+            )
+            if found
+            else None,
+            identity=TopicIdentity(topic["name"], topic["id"], topic["cluster"]) if topic else None,
+            start={int(partition): offset for partition, offset in start.items()} if start is not None else None,
+            watermark=value.get("watermark"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class EventTime:
+    """How a source keeps time.
+
+    Attributes:
+        column: The event-time column.
+        out_of_orderness_us: How far a row may lie behind an earlier one of its partition.
+        idle_us: A partition at its end that has been silent this long no longer holds the watermark; None: never.
+    """
+
+    column: str
+    out_of_orderness_us: int = 0
+    idle_us: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HybridSource:
+    """A source with a history, a tail, or both.
+
+    Attributes:
+        name: Its name in the job.
+        schema: All columns it can give.
+        history: The bounded stage.
+        tail: The unbounded stage.
+        event_time: None: no watermarks.
+        clock: For idleness.
+    """
+
+    name: str
+    schema: pl.Schema
+    history: HistoryStage | None = None
+    tail: TailStage | None = None
+    event_time: EventTime | None = None
+    clock: Clock = field(default_factory=SystemClock)
+
+    def open(self, request: ReadRequest, position: Position | None) -> HybridReader:
+        """See :meth:`headrace.kernel.protocols.Source.open`."""
+        at = HybridPosition.from_json(position) if position is not None else self.plan()
+        if position is not None and self.tail is not None:
+            check_identity(at.identity, self.tail.identity())
+        return HybridReader(self, request, at)
+
+    def plan(self) -> HybridPosition:
+        """Decide afresh where to start: pin, boundary, start offsets, identity.
+
+        Raises:
+            HeadraceError: The history, the boundary or the wanted offsets are not there; nothing has been read.
+        """
+        if self.history is None and self.tail is None:
+            raise SpecError(f"source {self.name!r} has neither history nor tail", hint="give it one of them, or both")
+        pin = self.history.pin() if self.history else None
+        if self.tail is None:
+            return HybridPosition("history", pin)
+        identity = self.tail.identity()
+        resolution = None
+        if self.history is not None:
+            resolution = self.history.resolve(pin, self.tail.topic)
+            recorded = resolution.boundary.topics.get(self.tail.topic)
+            check_identity(
+                TopicIdentity(self.tail.topic, recorded.topic_id if recorded else None, resolution.boundary.cluster),
+                identity,
+            )
+        tail = self.tail.start(resolution.boundary if resolution else None)
+        return HybridPosition(
+            "history" if self.history else "tail",
+            pin,
+            tail=tail,
+            resolution=resolution,
+            identity=identity,
+            start=self._covered_from(tail, resolution),
+        )
+
+    def _covered_from(self, tail: Json, resolution: Resolution | None) -> Mapping[int, int]:
+        if self.tail is None:
+            return {}
+        known: Mapping[int, PartitionRange] = {}
+        if resolution is not None and self.tail.topic in resolution.boundary.topics:
+            known = resolution.boundary.topics[self.tail.topic].partitions
+        return {
+            partition: known[partition].start if partition in known else offset
+            for partition, offset in self.tail.offsets(tail).items()
+        }
+
+
+def check_identity(recorded: TopicIdentity | None, now: TopicIdentity) -> None:
+    """Compare the topic that recorded offsets refer to with the one that is there; what is not known is not compared.
+
+    Raises:
+        IdentityError: The topic was deleted and created again, or it is another cluster.
+    """
+    if recorded is None:
+        return
+    for what, then, found in (
+        ("cluster id", recorded.cluster_id, now.cluster_id),
+        ("topic id", recorded.topic_id, now.topic_id),
+    ):
+        if then is not None and found is not None and then != found:
+            raise IdentityError(
+                f"topic {now.topic!r} is not the one that was recorded: its {what} has changed",
+                detail=f"recorded {what} {then}, found {found}",
+                hint="recorded offsets mean nothing in a recreated topic or another cluster; start the job under a new "
+                "uid, and set the table's boundary anew with `headrace boundary set`",
+                code="TOPIC_RECREATED",
+                context={"topic": now.topic, "recorded": then, "found": found},
+            )
+
+
+class HybridReader:
+    """See :class:`headrace.kernel.protocols.SourceReader`."""
+
+    def __init__(self, source: HybridSource, request: ReadRequest, at: HybridPosition) -> None:
+        self._source = source
+        self._request = request
+        self._at = at
+        self._clock = source.clock
+        self._opened = self._clock.monotonic()
+        self._first_times: dict[int, int] = {}
+        self._peeked = float("-inf")
+        self._tail: OpenTail | None = None
+        self._history: OpenHistory | None = None
+        self._splits: Iterator[HistoryBatch] = iter(())
+        if at.phase == "history":
+            self._open_history()
+        elif at.phase == "tail":
+            self._open_tail()
+
+    # ------------------------------------------------------------------------------------------------------ protocol
+
+    def poll(self, timeout: float) -> Batch | None:
+        """See :meth:`headrace.kernel.protocols.SourceReader.poll`."""
+        if self._at.phase == "history":
+            split = next(self._splits, None)
+            if split is not None:
+                return self._history_batch(split)
+            self._hand_over()
+            # The switch itself is worth a position: a restart then opens no history file.
+            return Batch(self._no_rows(), self.position, self._at.watermark, "history")
+        if self._tail is None:
+            return None
+        return self._tail_batch(self._tail, timeout)
+
+    @property
+    def finished(self) -> bool:
+        """See :attr:`headrace.kernel.protocols.SourceReader.finished`."""
+        return self._at.phase == "done" or (self._tail is not None and self._tail.finished)
+
+    @property
+    def position(self) -> Position:
+        """See :attr:`headrace.kernel.protocols.SourceReader.position`."""
+        return self._at.to_json()
+
+    def coverage(self, position: Position) -> Boundary | None:
+        """See :meth:`headrace.kernel.protocols.SourceReader.coverage`.
+
+        None while the history is read: a prefix of the splits covers no prefix of the topic.
+        """
+        at = HybridPosition.from_json(position)
+        if at.phase != "tail" or self._source.tail is None or at.identity is None:
+            return None
+        start = at.start or {}
+        ranges = {
+            partition: PartitionRange(min(start.get(partition, 0), offset), offset)
+            for partition, offset in self._source.tail.offsets(at.tail).items()
+        }
+        topic = TopicBoundary(ranges, at.identity.topic_id)
+        return Boundary({at.identity.topic: topic}, at.identity.cluster_id)
+
+    def progress(self) -> Mapping[str, Json]:
+        """See :meth:`headrace.kernel.protocols.SourceReader.progress`."""
+        facts: dict[str, Json] = {"phase": self._at.phase, "watermark": self._at.watermark}
+        if self._at.phase == "history" and self._history is not None:
+            facts["history_fraction"] = self._history.fraction(self._at.cursor)
+            facts["history_eta_s"] = self._eta(facts["history_fraction"])
+        if self._tail is not None:
+            facts["lag"] = self._tail.lag()
+        return facts
+
+    def close(self) -> None:
+        """See :meth:`headrace.kernel.protocols.SourceReader.close`."""
+        if self._tail is not None:
+            self._tail.close()
+
+    # ------------------------------------------------------------------------------------------------------- history
+
+    def _open_history(self) -> None:
+        if self._source.history is None:
+            raise SpecError(
+                f"source {self._source.name!r} is in its history by the checkpoint, but the job names no history",
+                hint="restore the job's history, or give the job another uid",
+            )
+        trim = self._at.resolution.boundary if self._at.resolution else None
+        self._history = self._source.history.open(self._request, self._at.pin, trim)
+        self._fraction_at_start = self._history.fraction(self._at.cursor)
+        self._splits = self._history.read(self._at.cursor)
+
+    def _history_batch(self, split: HistoryBatch) -> Batch:
+        self._at = replace(self._at, cursor=split.cursor, watermark=self._history_watermark(split.watermark))
+        return Batch(
+            split.rows,
+            self.position,
+            self._at.watermark,
+            "history",
+            records=split.records,
+            nbytes=split.nbytes,
+        )
+
+    def _history_watermark(self, unread: int | None) -> int | None:
+        """The history's watermark, capped by what the tail is known to begin with; never goes back."""
+        if self._source.event_time is None or unread is None:
+            return self._at.watermark
+        watermark = unread
+        if self._source.tail is None:
+            if unread >= END_OF_HISTORY:
+                # The end of the input is not a time: it is for the engine to drain, or to suspend.
+                return self._at.watermark
+        else:
+            cap = self._cap(self._source.tail, self._source.event_time)
+            if cap is None:
+                return self._at.watermark
+            watermark = min(watermark, cap)
+        return watermark if self._at.watermark is None else max(watermark, self._at.watermark)
+
+    def _cap(self, tail: TailStage, time: EventTime) -> int | None:
+        """Smallest first event time of the tail's partitions, minus the out-of-orderness; None while one is unknown.
+
+        A partition without a record holds the watermark, as it would in the tail, until it counts as idle.
+        """
+        partitions = tail.offsets(self._at.tail).keys()
+        unknown = [partition for partition in partitions if partition not in self._first_times]
+        now = self._clock.monotonic()
+        if unknown and now - self._peeked >= PEEK_EVERY_S:
+            self._peeked = now
+            self._first_times.update(tail.first_event_times(self._at.tail, unknown))
+            unknown = [partition for partition in unknown if partition not in self._first_times]
+        silent_us = (now - self._opened) * 1e6
+        if unknown and (time.idle_us is None or silent_us < time.idle_us):
+            return None
+        if not self._first_times:
+            return None
+        return min(self._first_times.values()) - time.out_of_orderness_us
+
+    def _eta(self, fraction: float) -> float | None:
+        done = fraction - self._fraction_at_start
+        elapsed = self._clock.monotonic() - self._opened
+        return elapsed / done * (1 - fraction) if done > 0 else None
+
+    # ------------------------------------------------------------------------------------------------------ handover
+
+    def _hand_over(self) -> None:
+        self._history = None
+        if self._source.tail is None:
+            self._at = replace(self._at, phase="done", cursor=None)
+            return
+        self._at = replace(self._at, phase="tail", cursor=None)
+        self._open_tail()
+
+    def _no_rows(self) -> pl.LazyFrame:
+        columns = self._request.columns
+        schema = self._source.schema
+        return pl.LazyFrame(schema=schema if columns is None else {name: schema[name] for name in columns})
+
+    # ---------------------------------------------------------------------------------------------------------- tail
+
+    def _open_tail(self) -> None:
+        if self._source.tail is None:
+            raise SpecError(
+                f"source {self._source.name!r} is in its tail by the checkpoint, but the job names no tail",
+                hint="restore the job's tail, or give the job another uid",
+            )
+        self._tail = self._source.tail.open(self._request, self._at.tail, self._at.watermark)
+
+    def _tail_batch(self, tail: OpenTail, timeout: float) -> Batch | None:
+        got = tail.poll(timeout)
+        if got is None:
+            return None
+        self._at = replace(self._at, tail=got.position, watermark=got.watermark)
+        return Batch(
+            got.rows.lazy(),
+            self.position,
+            got.watermark,
+            "tail",
+            got.maybe_late,
+            got.errors,
+            got.records,
+            got.nbytes,
+        )

@@ -1,0 +1,176 @@
+"""The two stages of a hybrid source, as protocols: a bounded history and an unbounded tail.
+
+The handover (:mod:`hybrid_source.hybrid`) is written against these, so that the same state machine runs over Iceberg
+and Kafka in production and over scripted stages in property tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import polars as pl
+
+from headrace.kernel.boundary import Boundary
+from headrace.kernel.protocols import Json, ReadRequest
+
+END_OF_HISTORY: Final = 2**63 - 1
+"""The history's watermark once every row of it has been handed out."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicIdentity:
+    """Which topic of which cluster, beyond their names."""
+
+    topic: str
+    topic_id: str | None
+    cluster_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryBatch:
+    """One split of the history.
+
+    Attributes:
+        rows: Lazy scan with the requested columns, the predicate applied.
+        cursor: Where the history stands after it (next, not last).
+        watermark: No later split has an event time below it (microseconds); None: unknown.
+        records: Rows before the predicate.
+        nbytes: Bytes of the split.
+    """
+
+    rows: pl.LazyFrame
+    cursor: Json
+    watermark: int | None
+    records: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """A boundary and how it was found.
+
+    Attributes:
+        boundary: Next offsets, exclusive.
+        rule: The rule's name.
+        evidence: What it rests on, for people.
+        guarantee: ``exactly-once``, or the weaker one that this rule gives.
+    """
+
+    boundary: Boundary
+    rule: str
+    evidence: str
+    guarantee: str = "exactly-once"
+
+
+class OpenHistory(Protocol):
+    """A planned history over one pinned version of the table."""
+
+    def read(self, cursor: Json) -> Iterator[HistoryBatch]:
+        """The splits from ``cursor`` (None: the start) on, in a total order that only the pinned version decides."""
+
+    def fraction(self, cursor: Json) -> float:
+        """The part of the history that is done at ``cursor``, 0 to 1."""
+
+
+class HistoryStage(Protocol):
+    """Where history comes from."""
+
+    def pin(self) -> Json:
+        """Decide which version is read; raises when there is none such."""
+
+    def resolve(self, pin: Json, topic: str) -> Resolution:
+        """The boundary that belongs to the pinned version.
+
+        Raises:
+            BoundaryError: No rule gives one.
+        """
+
+    def open(self, request: ReadRequest, pin: Json, trim: Boundary | None) -> OpenHistory:
+        """Plan the pinned version.
+
+        Args:
+            request: Columns and predicate.
+            pin: What :meth:`pin` returned, maybe in an earlier process.
+            trim: Rows at or above these offsets are left out, where rows carry offsets.
+
+        Raises:
+            SnapshotGoneError: The pinned version is no longer there.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class TailBatch:
+    """What one poll of the tail gave.
+
+    Attributes:
+        rows: Frame with the requested columns, the predicate applied.
+        position: The tail's own position after it: JSON, next offsets.
+        watermark: The tail's watermark after it, at or above the floor it was opened with; None: unknown.
+        maybe_late: Some row lies below its row watermark.
+        errors: Dead letters, or None.
+        records: Records consumed.
+        nbytes: Bytes of their values.
+    """
+
+    rows: pl.DataFrame
+    position: Json
+    watermark: int | None
+    maybe_late: bool
+    errors: pl.DataFrame | None
+    records: int
+    nbytes: int
+
+
+class OpenTail(Protocol):
+    """An assigned tail."""
+
+    def poll(self, timeout: float) -> TailBatch | None:
+        """The next batch, possibly without rows when only the position or the watermark moved; None: nothing."""
+
+    @property
+    def finished(self) -> bool:
+        """True when a bounded tail has reached its end offsets."""
+
+    @property
+    def position(self) -> Json:
+        """Where it stands."""
+
+    def lag(self) -> Sequence[Mapping[str, Json]]:
+        """``{topic, partition, next, end}`` by partition, as last seen."""
+
+    def close(self) -> None:
+        """Release the client."""
+
+
+class TailStage(Protocol):
+    """Where the tail comes from."""
+
+    @property
+    def topic(self) -> str:
+        """The topic."""
+
+    def identity(self) -> TopicIdentity:
+        """The topic's identity now."""
+
+    def start(self, boundary: Boundary | None) -> Json:
+        """The position at which the tail begins.
+
+        Args:
+            boundary: Where the history ends; partitions it does not know begin at their earliest offset, if that is
+                0. None: the stage's own start mode decides.
+
+        Raises:
+            GapError: A wanted offset is below the log start.
+            IdentityError: A wanted offset lies beyond the end of the log, or a partition is gone.
+        """
+
+    def offsets(self, position: Json) -> Mapping[int, int]:
+        """Next offset by partition in a position."""
+
+    def first_event_times(self, position: Json, partitions: Sequence[int]) -> Mapping[int, int]:
+        """Event time (microseconds) of the first record at or after ``position``, for partitions that have one."""
+
+    def open(self, request: ReadRequest, position: Json, floor: int | None) -> OpenTail:
+        """Assign at ``position``. The tail's watermark begins at ``floor`` and never falls below it."""
