@@ -11,12 +11,12 @@ import queue
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from typing import Final, TypeAlias
+from typing import Final
 from uuid import uuid4
 
 from headrace.kernel import crash
 from headrace.kernel.clock import Clock
-from headrace.kernel.errors import FencedError, GraphChangedError, UnavailableError
+from headrace.kernel.errors import GraphChangedError, UnavailableError
 from headrace.kernel.protocols import (
     BlobStore,
     EpochId,
@@ -35,11 +35,9 @@ from headrace.runtime.progress import Meter
 from headrace.runtime.pump import DEPTH, Computed, Ended, Failed, Item, Pump
 from headrace.runtime.pushdown import requests
 from headrace.runtime.schemas import resolve
-from headrace.state.checkpoint import Checkpoint, CheckpointStore
+from headrace.state.checkpoint import Checkpoint, CheckpointStore, SavedOperator
 
 IDLE_S: Final = 0.2
-
-States: TypeAlias = Mapping[str, Json]
 
 
 class Attempt:
@@ -125,10 +123,10 @@ class Attempt:
     def _open(self, record: Checkpoint | None) -> None:
         self._pins = dict(record.pins) if record else dict(self._program.pin())
         self._graph = self._program.graph(self._pins)
-        self._fingerprint = self._graph.fingerprint()
         if record is not None:
             refuse_changed(record, self._graph)
-        states = self._checkpoints.states(record) if record else {}
+        saved = self._checkpoints.restore(record) if record else {}
+        states = {name: operator.state for name, operator in saved.items()}
         self._flow = Dataflow(self._graph, resolve(self._graph), states)
         context = SinkContext(self._program.uid, self.head.lineage, self._blobs)
         if record is None:
@@ -141,7 +139,7 @@ class Attempt:
             self._flow.open_sinks(context, record.pre_commits)
             if record.finished:
                 return
-            self._watermarks = dict(record.watermarks)
+            self._watermarks = {name: at for name, at in record.watermarks.items() if at is not None}
             self._open_sources(record.positions)
             self._event(Level.INFO, "recovered", f"resumed from epoch {record.epoch}", epoch=record.epoch)
 
@@ -234,7 +232,7 @@ class Attempt:
             self._flow.commit(node.id, prepared[node.id])
         crash.point("after-commit")
         committed = self._clock.monotonic()
-        self._checkpoints.retire(self._policy.retain)
+        self._checkpoints.retire(self.head, self._policy.retain)
         self.epochs_done += 1
         self._observer.on_epoch(
             EpochReport(
@@ -272,9 +270,10 @@ class Attempt:
         return prepared
 
     def _save(self, *, prepared: Mapping[str, PreCommit], finished: bool, epoch: EpochId | None = None) -> None:
-        states = self._flow.snapshot()
+        fingerprints = {node.id: node.operator.fingerprint for node in self._graph.stateful()}
+        states = {name: SavedOperator(fingerprints[name], state) for name, state in self._flow.snapshot().items()}
         number = epoch.epoch if epoch else 0
-        name = self._checkpoints.save(
+        name, _ = self._checkpoints.save(
             Checkpoint(
                 job_uid=self._program.uid,
                 lineage=self.head.lineage,
@@ -285,7 +284,7 @@ class Attempt:
                 pins=self._pins,
                 watermarks=dict(self._watermarks),
                 pre_commits=dict(prepared),
-                fingerprints={node.id: node.operator.fingerprint for node in self._graph.stateful()},
+                fingerprint=self._graph.fingerprint(),
                 finished=finished,
             ),
             states,
@@ -315,7 +314,7 @@ def refuse_changed(record: Checkpoint, graph: Graph) -> None:
     Raises:
         GraphChangedError: Naming each operator that is missing, new or changed.
     """
-    then = dict(record.fingerprints)
+    then = {name: operator.fingerprint for name, operator in record.operators.items()}
     now = {node.id: node.operator.fingerprint for node in graph.stateful()}
     differences = [f"{name}: removed" for name in sorted(then.keys() - now.keys())]
     differences += [f"{name}: new" for name in sorted(now.keys() - then.keys())]
@@ -326,17 +325,4 @@ def refuse_changed(record: Checkpoint, graph: Graph) -> None:
             detail="; ".join(differences),
             hint="give the changed job another uid to start it afresh, or restore the old definition",
             context={"differences": differences},
-        )
-
-
-def still_mine(checkpoints: CheckpointStore, head: Head) -> None:
-    """Check that the head is what this instance wrote last.
-
-    Raises:
-        FencedError: Another instance has taken the job over.
-    """
-    if checkpoints.read_head() != head:
-        raise FencedError(
-            "another instance has taken this job over",
-            hint="this instance has stopped and committed nothing more; run only one instance of a job",
         )

@@ -8,8 +8,8 @@ from uuid import uuid4
 
 from headrace.kernel.clock import Clock, SystemClock
 from headrace.kernel.errors import FencedError, HeadraceError, TransactionAbortedError
-from headrace.kernel.protocols import Head
-from headrace.runtime.engine import Attempt, still_mine
+from headrace.kernel.protocols import Head, HeadStore
+from headrace.runtime.engine import Attempt
 from headrace.runtime.job import CheckpointPolicy, Program, RunOptions, RunResult
 from headrace.runtime.observer import Event, Level, Observer, StopSignal
 from headrace.runtime.progress import Meter
@@ -40,14 +40,14 @@ def run(
     """
     clock = clock or SystemClock()
     owner = uuid4().hex
-    checkpoints = CheckpointStore(store)
+    checkpoints = CheckpointStore(store, program.uid)
     meter = Meter()
     restarts = 0
     failures = 0
     last: Head | None = None
     while True:
         if last is not None:
-            still_mine(checkpoints, last)
+            still_mine(store.head, last)
         head, record = checkpoints.acquire(owner)
         meter.begin_attempt()
         attempt = Attempt(
@@ -67,7 +67,7 @@ def run(
             finished = attempt.run()
         except HeadraceError as error:
             last = attempt.head
-            still_mine(checkpoints, last)
+            still_mine(store.head, last)
             failures = 1 if attempt.epochs_done else failures + 1
             if not _recoverable(error) or failures > policy.tolerated_failures:
                 raise
@@ -96,3 +96,16 @@ def run(
 def _recoverable(error: HeadraceError) -> bool:
     # The head is still ours, so what looked like a fence was a transaction that the broker timed out.
     return error.retryable or isinstance(error, FencedError | TransactionAbortedError)
+
+
+def still_mine(heads: HeadStore, head: Head) -> None:
+    """Check that the head is what this instance wrote last.
+
+    Raises:
+        FencedError: Another instance has taken the job over.
+    """
+    if heads.read() != head:
+        raise FencedError(
+            "another instance has taken this job over",
+            hint="this instance has stopped and committed nothing more; run only one instance of a job",
+        )

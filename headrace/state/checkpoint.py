@@ -73,6 +73,7 @@ class Checkpoint:
         operators: By operator id.
         pre_commits: By sink id, what is prepared and not known to be committed.
         fingerprint: Of the whole job.
+        finished: The job was drained: a later run has nothing to do.
         totals: Counters for people (records, rows by sink ...).
     """
 
@@ -88,6 +89,7 @@ class Checkpoint:
     pre_commits: Mapping[str, PreCommit] = field(default_factory=dict)
     fingerprint: str = ""
     totals: Mapping[str, Json] = field(default_factory=dict)
+    finished: bool = False
 
     @property
     def id(self) -> EpochId:
