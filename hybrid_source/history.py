@@ -43,7 +43,7 @@ class HistoryQuery:
         return all_of(self.where, self.predicate, self.trim.predicate(stored) if self.trim else None)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class HistorySplit:
     """One unit of work, ready to be collected with ``engine="streaming"``.
 

@@ -1,0 +1,179 @@
+"""A frozen set of Parquet files as history."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final
+
+import polars as pl
+import pyarrow.parquet as pq
+from pyarrow.lib import ArrowInvalid
+
+from headrace.kernel.errors import SchemaError, UserError
+from headrace.kernel.protocols import Json
+from hybrid_source.history import HistoryPlan, HistoryQuery
+from hybrid_source.history_rows import source_schema
+from hybrid_source.iceberg_plan import PlanReport
+from hybrid_source.parquet_listing import ListedFile, Listing, ParquetStore, restore
+from hybrid_source.splits import NO_EVENT_TIME, HistoryFile, Split, SplitPlan
+from hybrid_source.storage import from_boto3
+
+_FOOTERS_AT_ONCE: Final = 8
+_DAY_US: Final = 86_400_000_000
+_PER_US: Final = {"milliseconds": (1000, 1), "microseconds": (1, 1), "nanoseconds": (1, 1000)}
+
+
+def open_parquet(pattern: str, *, storage: Mapping[str, Any] | None = None, pin: Json = None) -> ParquetHistory:
+    """Freeze the listing of a pattern and read the files' footers.
+
+    Args:
+        pattern: See :class:`hybrid_source.parquet_listing.ParquetStore`.
+        storage: boto3 client options for ``s3://``.
+        pin: A pin from earlier: files that came since are left out.
+
+    Raises:
+        NotFoundError: Nothing matches.
+        SnapshotGoneError: A pinned file is gone or has changed.
+        SchemaError: Two files have one column in different types.
+    """
+    store = ParquetStore(pattern, storage or {})
+    found = store.list()
+    listing = found if pin is None else restore(found, pin)
+    with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
+        footers = list(pool.map(lambda file: _footer(store, file), listing.files))
+    return ParquetHistory(store, listing, footers, from_boto3(storage or {}))
+
+
+@dataclass(frozen=True, slots=True)
+class _Footer:
+    file: ListedFile
+    schema: pl.Schema
+    groups: tuple[int, ...]
+    bounds: Mapping[str, int | None]
+    """Smallest value of each date or timestamp column in microseconds; None without statistics."""
+
+    def low(self, event_time: str) -> int | None:
+        return self.bounds.get(event_time) if event_time in self.schema else NO_EVENT_TIME
+
+
+class ParquetHistory:
+    """Parquet files under one schema: the union of their columns, by name; a file may lack some (null)."""
+
+    def __init__(
+        self, store: ParquetStore, listing: Listing, footers: Sequence[_Footer], storage: Mapping[str, str]
+    ) -> None:
+        self._store = store
+        self._listing = listing
+        self._footers = footers
+        self._by_path = {footer.file.path: footer for footer in footers}
+        self._storage = dict(storage)
+        self._stored = _union(store.pattern, footers)
+
+    @property
+    def name(self) -> str:
+        """See :class:`hybrid_source.history.History`."""
+        return self._store.pattern
+
+    @property
+    def stored(self) -> pl.Schema:
+        """See :class:`hybrid_source.history.History`."""
+        return self._stored
+
+    @property
+    def schema(self) -> pl.Schema:
+        """See :class:`hybrid_source.history.History`."""
+        return source_schema(self._stored)
+
+    @property
+    def pin(self) -> Json:
+        """``{"parquet", "digest", ...}``; see :attr:`hybrid_source.parquet_listing.Listing.pin`."""
+        return self._listing.pin
+
+    def plan(self, query: HistoryQuery) -> HistoryPlan:
+        """See :class:`hybrid_source.history.History`. Row groups are pruned when they are read, by their statistics."""
+        files = [
+            HistoryFile(
+                footer.file.path,
+                sum(footer.groups),
+                footer.file.size,
+                footer.low(query.event_time) if query.event_time else None,
+            )
+            for footer in self._footers
+        ]
+        nbytes, records = sum(file.nbytes for file in files), sum(file.records for file in files)
+        report = PlanReport(len(files), nbytes, records, len(files), nbytes, records)
+        splits = SplitPlan(files, query.target, lambda file: self._by_path[file.path].groups)
+        return HistoryPlan(splits, report, (), self._stored, query, self._scan, self._check)
+
+    def _scan(self, split: Split) -> pl.LazyFrame:
+        rows = pl.scan_parquet(
+            [file.path for file in split.files],
+            glob=False,
+            hive_partitioning=False,
+            schema=self._stored,
+            missing_columns="insert",
+            storage_options=self._storage or None,
+        )
+        return rows if split.rows is None else rows.slice(*split.rows)
+
+    def _check(self, split: Split) -> None:
+        self._store.check(self._by_path[file.path].file for file in split.files)
+
+
+def _footer(store: ParquetStore, file: ListedFile) -> _Footer:
+    try:
+        with store.system.open_input_file(store.inner(file.path)) as stream:
+            meta = pq.read_metadata(stream)
+    except ArrowInvalid as error:
+        raise UserError(f"{file.path} is no Parquet file", detail=str(error), code="TABLE_UNSUPPORTED") from error
+    groups = [meta.row_group(index) for index in range(meta.num_row_groups)]
+    return _Footer(
+        file,
+        pl.Schema(meta.schema.to_arrow_schema()),
+        tuple(group.num_rows for group in groups),
+        {
+            meta.schema.column(index).name: _smallest(groups, index, scale)
+            for index in range(meta.num_columns)
+            if (scale := _to_us(meta.schema.column(index))) is not None
+        },
+    )
+
+
+def _to_us(leaf: Any) -> tuple[int, int] | None:
+    """(times, divided by) that turns a leaf column's stored integers into microseconds; None for other types."""
+    if leaf.max_repetition_level or "." in leaf.path or leaf.physical_type not in {"INT32", "INT64"}:
+        return None
+    logical = json.loads(leaf.logical_type.to_json())
+    if logical["Type"] == "Date":
+        return _DAY_US, 1
+    return _PER_US[logical["timeUnit"]] if logical["Type"] == "Timestamp" else None
+
+
+def _smallest(groups: Sequence[Any], index: int, scale: tuple[int, int]) -> int | None:
+    lows: list[int] = []
+    for group in groups:
+        stats = group.column(index).statistics
+        if stats is not None and stats.has_min_max:
+            lows.append(stats.min_raw * scale[0] // scale[1])
+        elif group.num_rows and not (stats is not None and stats.has_null_count and stats.null_count == group.num_rows):
+            return None
+    return min(lows, default=NO_EVENT_TIME)
+
+
+def _union(pattern: str, footers: Sequence[_Footer]) -> pl.Schema:
+    columns: dict[str, pl.DataType] = {}
+    origin: dict[str, str] = {}
+    for footer in footers:
+        for name, dtype in footer.schema.items():
+            if columns.setdefault(name, dtype) != dtype:
+                raise SchemaError(
+                    f"column {name} has two types in the files of {pattern}",
+                    detail=f"{columns[name]} in {origin[name]}, {dtype} in {footer.file.path}",
+                    hint="rewrite the files with one type, or read them as two sources",
+                    context={"column": name, "file": footer.file.path},
+                )
+            origin.setdefault(name, footer.file.path)
+    return pl.Schema(columns)
