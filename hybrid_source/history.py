@@ -139,6 +139,10 @@ class History(Protocol):
     def pin(self) -> Json:
         """Which version this is; opening with it later gives the same rows or an error."""
 
+    @property
+    def is_empty(self) -> bool:
+        """No data file, so no row."""
+
     def plan(self, query: HistoryQuery) -> HistoryPlan:
         """Prune, order and check this version for a query. Reads metadata only.
 

@@ -20,6 +20,8 @@ class Trim:
             as a whole, since the tail reads that partition from its beginning.
         partition: Column with the Kafka partition; ``a.b`` names a field of a struct.
         offset: Column with the Kafka offset, likewise.
+        topic_column: Column with the topic, when the history holds more than one; rows of others stay.
+        topic: The topic that the boundary is of.
 
     Rows whose partition or offset is null never were in the topic, and stay.
     """
@@ -27,6 +29,8 @@ class Trim:
     next_offsets: Mapping[int, int]
     partition: str = system.PARTITION
     offset: str = system.OFFSET
+    topic_column: str | None = None
+    topic: str | None = None
 
     def predicate(self, schema: pl.Schema) -> pl.Expr:
         """True for the rows that stay."""
@@ -36,7 +40,8 @@ class Trim:
             list(self.next_offsets.keys()), list(self.next_offsets.values()), default=0, return_dtype=pl.Int64
         )
         below = offset.is_null() | (offset < highest)  # prunes whole files by their bounds
-        return below & (offset.is_null() | partition.is_null() | (offset < limit))
+        stays = below & (offset.is_null() | partition.is_null() | (offset < limit))
+        return stays if self.topic_column is None else stays | (column(schema, self.topic_column) != self.topic)
 
 
 def column(schema: pl.Schema, name: str) -> pl.Expr:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from typing import Any
+
 import polars as pl
 from pyarrow.fs import FileType
 from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.manifest import ManifestContent
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
@@ -12,7 +16,7 @@ from headrace.kernel.errors import IdentityError, NotFoundError, SnapshotGoneErr
 from headrace.kernel.protocols import Json
 from hybrid_source.history import HistoryPlan, HistoryQuery
 from hybrid_source.history_rows import source_schema
-from hybrid_source.iceberg_plan import plan_files
+from hybrid_source.iceberg_plan import column_bounds, plan_files
 from hybrid_source.iceberg_scan import IcebergScanner
 from hybrid_source.predicates import plan_filter
 from hybrid_source.splits import Split, SplitPlan
@@ -116,6 +120,15 @@ class IcebergHistory:
             "snapshot_id": self.snapshot_id,
         }
 
+    @property
+    def is_empty(self) -> bool:
+        """See :class:`hybrid_source.history.History`."""
+        return self._snapshot is None or not any(
+            manifest.has_added_files() or manifest.has_existing_files()
+            for manifest in self._snapshot.manifests(self._table.io)
+            if manifest.content == ManifestContent.DATA
+        )
+
     def plan(self, query: HistoryQuery) -> HistoryPlan:
         """See :class:`hybrid_source.history.History`."""
         pruning = plan_filter(query.rows_predicate(self.stored), self.schema, self._table)
@@ -125,6 +138,15 @@ class IcebergHistory:
             raise snapshot_gone(self._name, self.snapshot_id, str(error)) from error
         splits = SplitPlan(files, query.target, self._scanner.row_groups)
         return HistoryPlan(splits, report, pruning.residual, self.stored, query, self._scanner.scan, self._check)
+
+    def bounds(self, names: Sequence[str]) -> Iterator[tuple[tuple[Any, Any] | None, ...]]:
+        """For each data file the exact (lower, upper) bounds of some columns, by statistics; None without them.
+
+        Args:
+            names: Columns of the table's current schema; ``a.b`` is a field of a struct.
+        """
+        fields = [self._table.schema().find_field(name) for name in names]
+        return column_bounds(self._table, self._snapshot, fields)
 
     def _check(self, split: Split) -> None:
         io = self._table.io

@@ -19,7 +19,10 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import (
     DateType,
+    IntegerType,
+    LongType,
     NestedField,
+    PrimitiveType,
     TimestampNanoType,
     TimestampType,
     TimestamptzNanoType,
@@ -32,6 +35,7 @@ from hybrid_source.splits import NO_EVENT_TIME, HistoryFile
 _MANIFESTS_AT_ONCE: Final = 4
 _DAY_US: Final = 86_400_000_000
 _DATE_BYTES: Final = 4
+_INT_BYTES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +93,36 @@ def plan_files(
         opened += 1
         files.extend(compact(entry) for entry in entries)
     return files, _report(files, snapshot, opened, data)
+
+
+def column_bounds(
+    table: Table, snapshot: Snapshot | None, fields: Sequence[NestedField]
+) -> Iterator[tuple[tuple[Any, Any] | None, ...]]:
+    """For each data file of a snapshot the (lower, upper) bounds of some fields; None where they are not exact.
+
+    Bounds do not show nulls: a file with nulls in a field, or that does not count them, has none.
+    """
+    if snapshot is None:
+        return
+    planner = ManifestGroupPlanner(table.metadata, table.io)
+    manifests = [m for m in snapshot.manifests(table.io) if m.content == ManifestContent.DATA]
+    for entries in _opened(planner, manifests):
+        for entry in entries:
+            yield tuple(_exact_bounds(entry.data_file, field) for field in fields)
+
+
+def _exact_bounds(file: DataFile, field: NestedField) -> tuple[Any, Any] | None:
+    low = (file.lower_bounds or {}).get(field.field_id)
+    high = (file.upper_bounds or {}).get(field.field_id)
+    nulls = (file.null_value_counts or {}).get(field.field_id)
+    if low is None or high is None or nulls != 0:
+        return None
+    kind = field.field_type
+    if not isinstance(kind, PrimitiveType):
+        return None
+    if isinstance(kind, LongType) and len(low) == _INT_BYTES:  # an int that was promoted since
+        kind = IntegerType()
+    return from_bytes(kind, low), from_bytes(kind, high)
 
 
 def _opened(planner: ManifestGroupPlanner, manifests: Sequence[ManifestFile]) -> Iterator[list[ManifestEntry]]:

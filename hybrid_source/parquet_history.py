@@ -92,6 +92,11 @@ class ParquetHistory:
         """``{"parquet", "digest", ...}``; see :attr:`hybrid_source.parquet_listing.Listing.pin`."""
         return self._listing.pin
 
+    @property
+    def is_empty(self) -> bool:
+        """See :class:`hybrid_source.history.History`."""
+        return not any(sum(footer.groups) for footer in self._footers)
+
     def plan(self, query: HistoryQuery) -> HistoryPlan:
         """See :class:`hybrid_source.history.History`. Row groups are pruned when they are read, by their statistics."""
         files = [

@@ -15,9 +15,7 @@ from typing import Any, Final
 
 from headrace.kernel.errors import InternalError
 from headrace.kernel.protocols import Json
-
-END_OF_HISTORY: Final = 2**63 - 1
-"""The watermark once every row of the history has been handed out."""
+from hybrid_source.stages import END_OF_HISTORY
 
 END_CURSOR: Final = {"end": True}
 

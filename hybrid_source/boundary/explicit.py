@@ -1,0 +1,45 @@
+"""Rule: the job states the next offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from headrace.kernel.boundary import Boundary, PartitionRange, TopicBoundary
+from headrace.kernel.errors import SpecError
+from hybrid_source.boundary.rule import BoundaryContext
+from hybrid_source.stages import Resolution
+
+
+@dataclass(frozen=True, slots=True)
+class ExplicitOffsets:
+    """The next offset (exclusive) of each partition, as the job states them. Taken on trust.
+
+    Attributes:
+        offsets: By partition.
+    """
+
+    offsets: Mapping[int, int]
+
+    @property
+    def looks_for(self) -> str:
+        """See :class:`hybrid_source.boundary.rule.BoundaryRule`."""
+        return "offsets stated by the job"
+
+    def resolve(self, context: BoundaryContext) -> Resolution | None:
+        """See :class:`hybrid_source.boundary.rule.BoundaryRule`.
+
+        Raises:
+            SpecError: A negative partition or offset.
+        """
+        wrong = {partition: offset for partition, offset in self.offsets.items() if partition < 0 or offset < 0}
+        if wrong:
+            raise SpecError(f"boundary offsets must not be negative: {wrong}")
+        ranges = {partition: PartitionRange(0, offset) for partition, offset in sorted(self.offsets.items())}
+        stated = ", ".join(f"{partition}: {offset}" for partition, offset in sorted(self.offsets.items()))
+        return Resolution(
+            Boundary({context.topic: TopicBoundary(ranges)}),
+            "offsets stated by the job",
+            f"next offset by partition {{{stated}}}",
+            "exactly-once if the history holds exactly the records below these offsets",
+        )
