@@ -219,7 +219,7 @@ class _Reader:
         try:
             return substitute(value, self._environ)
         except EnvReferenceError as error:
-            hint = "set it, or give a default: ${NAME:-default}"
+            hint = "set it, or give a default: ${NAME:-default}" if error.variable else ""
             raise self._error(at, f"{'.'.join(at)}: {error}", hint) from error
 
     def _check_table(self, at: tuple[str, ...], content: Any) -> None:

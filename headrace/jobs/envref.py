@@ -11,7 +11,11 @@ _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class EnvReferenceError(ValueError):
-    """A reference that cannot be resolved; the message says which and why."""
+    """A reference that cannot be resolved; ``variable`` is the one that is not set, if that is the reason."""
+
+    def __init__(self, message: str, variable: str = "") -> None:
+        super().__init__(message)
+        self.variable = variable
 
 
 def has_reference(text: str) -> bool:
@@ -37,7 +41,7 @@ def substitute(text: str, environ: Mapping[str, str]) -> str:
         if default is not None:
             return environ.get(name) or default
         if name not in environ:
-            raise EnvReferenceError(f"environment variable {name} is not set")
+            raise EnvReferenceError(f"environment variable {name} is not set", name)
         return environ[name]
 
     return _REFERENCE.sub(replace, text)

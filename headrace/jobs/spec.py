@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from pydantic import AwareDatetime, BeforeValidator, Discriminator, Field, PrivateAttr, Tag
+from pydantic import AwareDatetime, Discriminator, Field, PrivateAttr, Tag
 
 from headrace.jobs.names import JobName, NodeName, TableName, TopicName
 from headrace.jobs.spec_base import Path, SpecModel, by_key, path_text
-from headrace.jobs.values import ColumnType, Duration, Expression, OneOrMany, PositiveDuration, Size
+from headrace.jobs.values import AnyNumber, ColumnType, Duration, Expression, OneOrMany, PositiveDuration, Size, lasting
 from headrace.kernel.errors import SpecError
 
 # --------------------------------------------------------------------------------------------------------- sources
@@ -79,12 +79,10 @@ class TailSpec(SpecModel):
     )
     rate_limit: Annotated[int, Field(ge=1)] | None = Field(default=None, description="Records per second at most.")
     start: Start = Field(default="earliest", description="Where to start without a history.")
-    discovery_interval: PositiveDuration = Field(
-        default=60_000_000, description="How often to look for new partitions.", validate_default=False
-    )
+    discovery_interval: PositiveDuration = lasting("1m", description="How often to look for new partitions.")
     on_gap: Literal["fail"] = Field(default="fail", description="What to do when wanted offsets are gone.")
-    transaction_wait: PositiveDuration = Field(
-        default=60_000_000, description="How long a bounded read waits for open transactions.", validate_default=False
+    transaction_wait: PositiveDuration = lasting(
+        "1m", description="How long a bounded read waits for open transactions."
     )
     options: dict[str, Option] = Field(default_factory=dict, description="librdkafka options, over the cluster's own.")
 
@@ -120,7 +118,7 @@ class EventTimeSpec(SpecModel):
     """When a row happened, and how far rows may be out of order."""
 
     column: str
-    out_of_orderness: Duration = Field(default=0, description="How much later than newer rows a row may come.")
+    out_of_orderness: Duration = lasting("0s", description="How much later than newer rows a row may come.")
     idle: PositiveDuration | None = Field(
         default=None,
         description="A silent partition at its end stops holding the watermark after this long; never if not given.",
@@ -218,7 +216,7 @@ class LookupSpec(SpecModel):
     """A join with a static table."""
 
     table: str
-    on: OneOrMany = Field(min_length=1, description="Columns that are equal on both sides.")
+    on: OneOrMany = Field(description="Columns that are equal on both sides.")
     columns: tuple[str, ...] | None = Field(default=None, min_length=1, description="Columns to add; all if not given.")
     how: Literal["left", "inner"] = "left"
 
@@ -233,7 +231,7 @@ class WindowSpec(SpecModel):
     """Tumbling windows over event time."""
 
     tumbling: PositiveDuration
-    by: Annotated[tuple[str, ...], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)] = ()
+    by: AnyNumber = Field(default=(), description="Columns of the key.")
     aggregate: dict[str, Expression] = Field(min_length=1, description="Output column to SQL aggregate.")
 
 
@@ -263,7 +261,7 @@ class IcebergTarget(SpecModel):
 
     table: TableName
     create: bool = Field(default=False, description="Create the table when it is not there.")
-    partition_by: OneOrMany = Field(default=(), description="Partitioning of a created table, e.g. day(window_start).")
+    partition_by: AnyNumber = Field(default=(), description="Partitioning of a created table, e.g. day(window_start).")
 
 
 class IcebergSink(Node):
@@ -277,7 +275,7 @@ class KafkaTarget(SpecModel):
 
     topic: TopicName
     cluster: NodeName = Field(default="default", description="A [kafka.NAME] section of headrace.toml.")
-    key: OneOrMany = Field(default=(), description="Columns that make the record's key.")
+    key: AnyNumber = Field(default=(), description="Columns that make the record's key.")
     format: Literal["json"] = "json"
     options: dict[str, Option] = Field(default_factory=dict, description="librdkafka options, over the cluster's own.")
 
@@ -297,14 +295,14 @@ AnySink: TypeAlias = IcebergSink | KafkaSink
 class CheckpointSpec(SpecModel):
     """When epochs end and where their records are kept."""
 
-    interval: PositiveDuration = Field(default=10_000_000, description="An epoch ends after this long,")
+    interval: PositiveDuration = lasting("10s", description="An epoch ends after this long,")
     rows: Annotated[int, Field(ge=1)] | None = Field(default=None, description="or after this many input rows,")
     bytes: Size | None = Field(default=None, description="or after this many input bytes.")
     store: str | None = Field(
         default=None, min_length=1, description="Folder or s3://BUCKET/PREFIX; the state folder if not given."
     )
     retain: Annotated[int, Field(ge=1)] = Field(default=3, description="Checkpoints kept.")
-    timeout: PositiveDuration = Field(default=600_000_000, description="A checkpoint that takes longer fails.")
+    timeout: PositiveDuration = lasting("10m", description="A checkpoint that takes longer fails.")
     tolerated_failures: Annotated[int, Field(ge=0)] = Field(
         default=0, description="Failed checkpoints in a row before the job fails."
     )
@@ -336,8 +334,11 @@ class JobSpec(SpecModel):
         self._places.update(places)
 
     def to_json(self) -> dict[str, Any]:
-        """The spec as JSON values, defaults left out; :func:`headrace.jobs.parse.parse_job` reads it back."""
-        return self.model_dump(mode="json", by_alias=True, exclude_defaults=True) | {"uid": self.uid}
+        """The spec as JSON values, without what was not given; :func:`headrace.jobs.parse.parse_job` reads it back.
+
+        A Polars expression appears as text that cannot be read back.
+        """
+        return self.model_dump(mode="json", by_alias=True, exclude_unset=True) | {"uid": self.uid}
 
     def place(self, *path: str | int) -> str:
         """Where something stands: ``job.yaml:12:5: steps[0].filter``, or only the path for specs without a file."""

@@ -112,7 +112,7 @@ class _Reader:
             try:
                 text = substitute(text, self._environ)
             except EnvReferenceError as error:
-                hint = "set it, or give a default: ${NAME:-default}"
+                hint = "set it, or give a default: ${NAME:-default}" if error.variable else ""
                 raise self._error(node, path, str(error), hint) from error
         if node.tag != _STR:
             raise self._error(node, path, f"tags such as {node.tag} are not used here")

@@ -7,7 +7,8 @@ from datetime import timedelta
 from typing import Annotated, Any, Final
 
 import polars as pl
-from pydantic import BeforeValidator, PlainSerializer, PlainValidator, WithJsonSchema
+from annotated_types import Len
+from pydantic import BeforeValidator, Field, PlainSerializer, PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from headrace.jobs.column_types import parse_type
@@ -63,6 +64,11 @@ PositiveDuration = Annotated[
     int, PlainValidator(_positive_duration), PlainSerializer(format_duration_us, return_type=str), _DURATION_SCHEMA
 ]
 """Microseconds, one or more; written as ``10s``."""
+
+
+def lasting(default: str, description: str) -> Any:
+    """A field that holds a duration; its default stands in the JSON Schema as people write it."""
+    return Field(default=parse_duration_us(default), description=description, json_schema_extra={"default": default})
 
 
 def _size(value: Any) -> int:
@@ -134,6 +140,14 @@ def _to_list(value: Any) -> Any:
 OneOrMany = Annotated[
     tuple[str, ...],
     BeforeValidator(_to_list),
+    Len(min_length=1),
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}),
 ]
-"""One string, or a list of them."""
+"""One string, or a list of at least one."""
+
+AnyNumber = Annotated[
+    tuple[str, ...],
+    BeforeValidator(_to_list),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
+]
+"""One string, or a list of them, which may be empty."""
