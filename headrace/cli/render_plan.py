@@ -1,0 +1,123 @@
+"""The plan for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from headrace.cli.words import bytes_text, count_text
+from headrace.jobs.plan import HistoryPlan, OperatorPlan, Plan, SinkPlan, SourcePlan, TailPlan
+
+
+def print_plan(plan: Plan, console: Console) -> None:
+    """Write the plan to a console."""
+    console.print(render_plan(plan))
+
+
+def render_plan(plan: Plan) -> RenderableType:
+    """The plan as rich renderables: job, sources, steps, sinks, warnings."""
+    parts: list[RenderableType] = [
+        _facts(
+            ("job", plan.job if plan.uid == plan.job else f"{plan.job} (uid {plan.uid})"),
+            ("determinism", plan.determinism.value),
+            ("fingerprint", plan.fingerprint),
+            ("checkpoints", plan.checkpoint_store),
+        )
+    ]
+    for source in plan.sources:
+        parts += [Text(f"\nsource {source.name}", style="bold"), *_source(source)]
+    if plan.tables:
+        parts += [Text("\ntables", style="bold"), _indented(_facts(*plan.tables.items()))]
+    if plan.operators:
+        parts += [Text("\nsteps", style="bold"), _indented(_operators(plan.operators))]
+    parts += [Text("\nsinks", style="bold"), _indented(_sinks(plan.sinks))]
+    parts += [Text(f"\nwarning: {warning}", style="yellow") for warning in plan.warnings]
+    return Group(*parts)
+
+
+def _source(source: SourcePlan) -> Iterator[RenderableType]:
+    if source.history:
+        yield _indented(_history(source.history))
+    if source.boundary:
+        rule, guarantee = source.boundary.rule, source.boundary.guarantee
+        shown = f"{rule} ({guarantee})" if guarantee != "exactly-once" else rule
+        yield _indented(_facts(("boundary", shown), ("evidence", source.boundary.evidence)))
+    if source.tail:
+        yield _indented(_tail(source.tail))
+    if source.event_time:
+        yield _indented(_facts(("event time", source.event_time)))
+
+
+def _history(history: HistoryPlan) -> Table:
+    snapshot = f" @ snapshot {history.snapshot}" if history.snapshot is not None else ""
+    return _facts(
+        ("history", f"{history.location}{snapshot}"),
+        ("columns", _columns(history.columns, history.columns_total)),
+        ("files by", history.files_predicate or "everything"),
+        ("rows by", history.rows_predicate or "everything"),
+        *((("not pruning", "; ".join(history.residual)),) if history.residual else ()),
+        ("files", _of(count_text(history.files), history.files_total and count_text(history.files_total))),
+        ("bytes", _of(bytes_text(history.nbytes), history.nbytes_total and bytes_text(history.nbytes_total))),
+        ("rows", _of(count_text(history.records), history.records_total and count_text(history.records_total))),
+    )
+
+
+def _tail(tail: TailPlan) -> Group:
+    facts = _facts(
+        ("tail", f"topic {tail.topic} on cluster {tail.cluster}"),
+        ("columns", _columns(tail.columns, tail.columns_total)),
+        ("rows by", tail.rows_predicate or "everything"),
+    )
+    table = Table("partition", "log start", "log end", "starts at", "lag", box=None, pad_edge=False)
+    for column in table.columns:
+        column.justify = "right"
+    for at in sorted(tail.partitions, key=lambda partition: partition.partition):
+        start = "-" if at.start is None else count_text(at.start)
+        lag = "-" if at.lag is None else count_text(at.lag)
+        cells = (str(at.partition), count_text(at.log_start), count_text(at.log_end), start, lag)
+        table.add_row(*cells, style="red" if at.gap else None)
+    gaps = [str(at.partition) for at in tail.partitions if at.gap]
+    note = [Text(f"gap: wanted offsets are gone in partition {', '.join(gaps)}", style="red")] if gaps else []
+    return Group(facts, *((Padding(table, (0, 0, 0, 2)),) if tail.partitions else ()), *note)
+
+
+def _operators(operators: Sequence[OperatorPlan]) -> Table:
+    table = Table("id", "kind", "reads", "determinism", "fingerprint", box=None, pad_edge=False)
+    for operator in operators:
+        cells = (operator.id, operator.kind, operator.input, operator.determinism.value, operator.fingerprint or "")
+        table.add_row(*map(Text, cells))
+    return table
+
+
+def _sinks(sinks: Sequence[SinkPlan]) -> Table:
+    table = Table("id", "kind", "reads", "target", "delivery", "columns", box=None, pad_edge=False)
+    for sink in sinks:
+        target = f"{sink.target} (will be created)" if sink.exists is False else sink.target
+        cells = (sink.id, sink.kind, sink.input, target, sink.delivery, ", ".join(sink.columns))
+        table.add_row(*map(Text, cells))
+    return table
+
+
+def _facts(*facts: tuple[str, str]) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(min_width=11, style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in facts:
+        table.add_row(Text(name), Text(value))
+    return table
+
+
+def _indented(inner: RenderableType) -> Padding:
+    return Padding(inner, (0, 0, 0, 2))
+
+
+def _columns(columns: Sequence[str], total: int) -> str:
+    return f"{', '.join(columns) or 'none'} ({len(columns)} of {total})"
+
+
+def _of(part: str, total: str | int | None) -> str:
+    return f"{part} of {total}" if total else part

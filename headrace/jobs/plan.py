@@ -1,0 +1,157 @@
+"""What a job would do, as values: the answer of ``headrace plan`` and the API. Built by ``headrace.jobs.compile``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from headrace.kernel.protocols import Determinism
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryPlan:
+    """What is read of a history.
+
+    Attributes:
+        location: The table's name or the Parquet pattern.
+        snapshot: The pinned snapshot id; None for Parquet and for an empty table.
+        columns: Columns that are read.
+        columns_total: Columns that there are.
+        files_predicate: What files are pruned by (an Iceberg filter), as text; None when nothing could be pushed.
+        rows_predicate: What rows are filtered by while they are read (exact), as text.
+        residual: Parts of the rows' predicate that prune no files, as text.
+        files: Data files that are read.
+        files_total: Data files before pruning; None: unknown.
+        nbytes: Their size in bytes.
+        nbytes_total: The size before pruning; None: unknown.
+        records: Rows in the files that are read, before the rows' predicate.
+        records_total: Rows before pruning; None: unknown.
+    """
+
+    location: str
+    snapshot: int | None
+    columns: Sequence[str]
+    columns_total: int
+    files_predicate: str | None
+    rows_predicate: str | None
+    residual: Sequence[str]
+    files: int
+    files_total: int | None
+    nbytes: int
+    nbytes_total: int | None
+    records: int
+    records_total: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionPlan:
+    """One topic partition. Offsets are *next* offsets (exclusive).
+
+    Attributes:
+        partition: Its number.
+        log_start: The first offset that Kafka still has.
+        log_end: The end of the log (its last stable offset).
+        start: Where the tail starts; None when that is not decided before the run.
+    """
+
+    partition: int
+    log_start: int
+    log_end: int
+    start: int | None
+
+    @property
+    def lag(self) -> int | None:
+        """Offsets from the start to the end."""
+        return None if self.start is None else max(0, self.log_end - self.start)
+
+    @property
+    def gap(self) -> bool:
+        """Wanted offsets are gone: the job would refuse to start its tail here."""
+        return self.start is not None and self.start < self.log_start
+
+
+@dataclass(frozen=True, slots=True)
+class TailPlan:
+    """What is read of a topic: the columns that are decoded and the predicate that follows the decoding."""
+
+    topic: str
+    cluster: str
+    columns: Sequence[str]
+    columns_total: int
+    rows_predicate: str | None
+    partitions: Sequence[PartitionPlan]
+
+
+@dataclass(frozen=True, slots=True)
+class BoundaryPlan:
+    """How the boundary was found: the rule's name, the evidence for people, and the guarantee that follows."""
+
+    rule: str
+    evidence: str
+    guarantee: str = "exactly-once"
+
+
+@dataclass(frozen=True, slots=True)
+class SourcePlan:
+    """One source."""
+
+    name: str
+    history: HistoryPlan | None
+    tail: TailPlan | None
+    boundary: BoundaryPlan | None
+    event_time: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorPlan:
+    """One step: what it is, what it promises, and for stateful ones the fingerprint that state is bound to."""
+
+    id: str
+    kind: str
+    input: str
+    determinism: Determinism
+    fingerprint: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SinkPlan:
+    """One sink. ``exists`` tells whether its target is there; None: not looked up."""
+
+    id: str
+    kind: str
+    input: str
+    target: str
+    delivery: str
+    columns: Sequence[str]
+    exists: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The whole plan. ``fingerprint`` changes when the state of an earlier checkpoint cannot serve this job."""
+
+    job: str
+    uid: str
+    fingerprint: str
+    sources: Sequence[SourcePlan]
+    operators: Sequence[OperatorPlan]
+    sinks: Sequence[SinkPlan]
+    checkpoint_store: str
+    tables: Mapping[str, str] = field(default_factory=dict)
+    warnings: Sequence[str] = ()
+
+    @property
+    def determinism(self) -> Determinism:
+        """The weakest promise of all operators, which is that of the job."""
+        order = list(Determinism)
+        return max((operator.determinism for operator in self.operators), key=order.index, default=Determinism.EXACT)
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as JSON values, with lag and gap by partition."""
+        out = asdict(self) | {"determinism": self.determinism.value}
+        for source, section in zip(self.sources, out["sources"], strict=True):
+            if source.tail:
+                for partition, entry in zip(source.tail.partitions, section["tail"]["partitions"], strict=True):
+                    entry |= {"lag": partition.lag, "gap": partition.gap}
+        return out
