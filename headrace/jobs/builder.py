@@ -55,12 +55,19 @@ class Job:
         tail: Section | None = None,
         boundary: str | Section | None = None,
         event_time: Section | None = None,
+        metadata: bool | None = None,
         on_error: str | None = None,
         late: Section | None = None,
     ) -> Job:
         """Add a source; the next step reads it."""
         section = _given(
-            history=history, tail=tail, boundary=boundary, event_time=event_time, on_error=on_error, late=late
+            history=history,
+            tail=tail,
+            boundary=boundary,
+            event_time=event_time,
+            metadata=metadata,
+            on_error=on_error,
+            late=late,
         )
         return self._with(_sources={**self._sources, name: section})
 
@@ -69,7 +76,7 @@ class Job:
         name: str,
         *,
         table: str | None = None,
-        parquet: str | Sequence[str] | None = None,
+        parquet: str | None = None,
         snapshot: int | None = None,
     ) -> Job:
         """Add a static table for lookups: an Iceberg table or Parquet files."""

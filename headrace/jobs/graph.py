@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import polars as pl
+
 from headrace.jobs.column_types import parse_schema
 from headrace.jobs.names import suggest
 from headrace.jobs.spec import (
@@ -148,7 +150,7 @@ def _check_event_column(spec: JobSpec, name: str, source: SourceSpec, columns: M
             hint=suggest(column, columns),
         )
     dtype = parse_schema({column: columns[column]})[column]
-    if not (dtype.is_temporal() or dtype.is_integer()) or columns[column] == "time":
+    if not isinstance(dtype, pl.Datetime | pl.Date):
         raise spec.problem(
             "sources",
             name,

@@ -19,6 +19,11 @@ from headrace.kernel.errors import SpecError
 # --------------------------------------------------------------------------------------------------------- sources
 
 
+ParquetLocation = Annotated[
+    str, Field(min_length=1, description="A file, folder or glob pattern; a local path or an s3:// address.")
+]
+
+
 class TableHistory(SpecModel):
     """History in an Iceberg table, as of one snapshot."""
 
@@ -33,7 +38,7 @@ class TableHistory(SpecModel):
 class ParquetHistory(SpecModel):
     """History in Parquet files."""
 
-    parquet: OneOrMany = Field(description="Files, folders or glob patterns; local paths or s3:// addresses.")
+    parquet: ParquetLocation
     where: Expression | None = Field(default=None, description="Reads only these rows of the history.")
     split_rows: Annotated[int, Field(ge=1)] | None = Field(default=None, description="Rows per split, about.")
 
@@ -139,6 +144,9 @@ class SourceSpec(SpecModel):
     boundary: BoundaryRule = "auto"
     event_time: EventTimeSpec | None = None
     late: LatePolicy = Field(default_factory=LatePolicy)
+    metadata: bool = Field(
+        default=False, description="Adds the columns _kafka_topic, _kafka_partition, _kafka_offset and so on."
+    )
     on_error: Literal["fail", "skip"] = Field(
         default="fail", description="What to do with records that cannot be decoded."
     )
@@ -154,7 +162,7 @@ class IcebergTable(SpecModel):
 class ParquetTable(SpecModel):
     """A static table in Parquet files."""
 
-    parquet: OneOrMany
+    parquet: ParquetLocation
 
 
 StaticTable = Annotated[
