@@ -1,0 +1,88 @@
+"""The one place where errors of Polars become errors of Headrace."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+import polars as pl
+
+from headrace.kernel.errors import SchemaError, SpecError
+
+COLUMN_NOT_FOUND: Final = "COLUMN_NOT_FOUND"
+EXPRESSION_INVALID: Final = "EXPRESSION_INVALID"
+EXPRESSION_NOT_ALLOWED: Final = "EXPRESSION_NOT_ALLOWED"
+VALUE_INVALID: Final = "VALUE_INVALID"
+
+_MISSING: Final = re.compile(r'unable to find column "(?P<name>.*?)"; valid columns', re.DOTALL)
+
+
+def column_not_found(name: str, known: Sequence[str], where: str) -> SpecError:
+    """A column that is not there, with the names that come close to it."""
+    close = difflib.get_close_matches(name, known, n=3)
+    hint = f"did you mean {' or '.join(map(repr, close))}?" if close else "name one of the columns that are there"
+    return SpecError(
+        f"{where} names column {name!r}, which its input does not have",
+        detail=f"columns: {', '.join(known)}" if known else "the input has no columns",
+        hint=hint,
+        code=COLUMN_NOT_FOUND,
+        context={"column": name, "columns": list(known), "close": close},
+    )
+
+
+def summary(error: BaseException) -> str:
+    """The first paragraph of a Polars message: what it says before it prints its plan."""
+    return str(error).split("\n\n", 1)[0].strip()
+
+
+def plan_error(error: pl.exceptions.PolarsError, where: str, known: Sequence[str]) -> SpecError:
+    """A plan that Polars refuses, as an error of the job spec.
+
+    Args:
+        error: What Polars said while it resolved the plan.
+        where: What the plan belongs to, e.g. ``step 'delays'``.
+        known: The columns of the input.
+    """
+    if isinstance(error, pl.exceptions.ColumnNotFoundError) and (found := _MISSING.search(str(error))):
+        return column_not_found(found["name"], known, where)
+    return SpecError(
+        f"{where} does not fit its input",
+        detail=summary(error),
+        hint="check the types of the columns; cast(... as ...) converts them",
+        code=EXPRESSION_INVALID,
+    )
+
+
+@contextmanager
+def planning(where: str, known: Sequence[str]) -> Iterator[None]:
+    """Turn what Polars says while a plan is resolved into a :class:`SpecError`."""
+    try:
+        yield
+    except pl.exceptions.PolarsError as error:
+        raise plan_error(error, where, known) from error
+
+
+@contextmanager
+def computing(where: str) -> Iterator[None]:
+    """Turn what Polars says about *values* while a plan runs into a :class:`SchemaError`.
+
+    Casts in SQL expressions are strict: a value that does not fit ends the job rather than turning into null.
+    """
+    try:
+        yield
+    except (
+        pl.exceptions.InvalidOperationError,
+        pl.exceptions.ComputeError,
+        pl.exceptions.SchemaError,
+        pl.exceptions.ShapeError,
+        pl.exceptions.OutOfBoundsError,
+    ) as error:
+        raise SchemaError(
+            f"{where} met a value that it cannot compute with",
+            detail=summary(error),
+            hint="use try_cast(... as ...) to get null for such values, or filter them out first",
+            code=VALUE_INVALID,
+        ) from error

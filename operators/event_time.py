@@ -1,0 +1,54 @@
+"""Event time as expressions: microseconds since the Unix epoch, and the window that an instant lies in."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import polars as pl
+
+from headrace.kernel.errors import SpecError
+
+_DAY_US: Final = 86_400_000_000
+
+
+def time_zone(dtype: pl.DataType) -> str | None:
+    """The zone that windows over an event time of this type are shown in: its own; naive ones stay naive."""
+    return dtype.time_zone if isinstance(dtype, pl.Datetime) else None
+
+
+def microseconds(column: str, dtype: pl.DataType, where: str) -> pl.Expr:
+    """Event time in microseconds since the epoch (UTC; naive times and dates are taken as UTC), rounded down.
+
+    Args:
+        column: The event-time column.
+        dtype: Its type: Datetime of any unit, with or without zone, or Date.
+        where: For error messages.
+
+    Raises:
+        SpecError: Another type.
+    """
+    physical = pl.col(column).to_physical().cast(pl.Int64)
+    if isinstance(dtype, pl.Date):
+        return physical * _DAY_US
+    if not isinstance(dtype, pl.Datetime):
+        raise SpecError(
+            f"{where}: event time column {column!r} has type {dtype}",
+            hint='it must be a timestamp or a date; convert it first, e.g. with_columns: {ts: "cast(ts as timestamp)"}',
+        )
+    match dtype.time_unit:
+        case "ns":
+            return physical.floordiv(1000)
+        case "ms":
+            return physical * 1000
+        case _:
+            return physical
+
+
+def window_start(microseconds: pl.Expr, size_us: int, offset_us: int) -> pl.Expr:
+    """Start of the tumbling window, so that start <= time < start + size also before 1970 (floored modulo)."""
+    return microseconds - (microseconds - offset_us) % size_us
+
+
+def window_start_of(microseconds: int, size_us: int, offset_us: int) -> int:
+    """The same for one instant."""
+    return microseconds - (microseconds - offset_us) % size_us

@@ -1,0 +1,211 @@
+"""Row expressions: SQL text or Polars expressions, checked before they run.
+
+A row expression looks at one row. SQL text is checked against an allow-list *before* Polars parses it, because
+parsing alone can open files (a table function in a subquery) and turns ``now()`` into a constant. Polars expressions
+of the Python API pass the same check on their tree; those that call Python functions are accepted but declared
+*not invariant*, since nobody can look into them.
+
+Semantics are those of Polars' SQL: ``/`` on integers truncates, ``cast`` is strict (a value that does not fit ends the
+job, ``try_cast`` gives null), comparisons with null give null, and NaN is equal to itself and larger than all numbers.
+Names of columns are case-sensitive; a column whose name is a key word is written in double quotes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import polars as pl
+
+from headrace.kernel.errors import SpecError
+from headrace.kernel.protocols import Determinism
+from operators.errors import EXPRESSION_INVALID, EXPRESSION_NOT_ALLOWED, summary
+from operators.rowwise import Opaque, not_rowwise
+
+Expression: TypeAlias = str | pl.Expr
+"""What users write: SQL text, or a Polars expression in Python."""
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+FUNCTIONS: Final = _words(
+    """
+    abs acos acosd array_contains array_get array_length array_lower array_mean array_reverse array_sum
+    array_to_string array_upper asin asind atan atan2 atan2d atand bit_and bit_count bit_length bit_or bit_xor cast cbrt
+    ceil ceiling char_length character_length coalesce concat concat_ws cos cosd cot cotd date date_part degrees div
+    ends_with exp extract floor greatest if ifnull initcap least left length ln log log10 log1p log2 lower ltrim mod
+    normalize nullif octet_length pi position pow power radians regexp_like regexp_replace replace reverse right round
+    rtrim sign sin sind split_part sqrt starts_with strftime string_to_array strpos strptime substr substring tan tand
+    timestamp trim try_cast safe_cast upper xor
+    """
+)
+"""SQL functions of one row."""
+
+_BEFORE_PARENTHESIS: Final = _words(
+    """
+    all and any array as between by case char character decimal distinct div else end float ilike in interval is like
+    not numeric on or regexp rlike then time timestamp varchar when
+    """
+)
+_TYPED_LITERALS: Final = frozenset({"date", "time", "timestamp", "interval"})
+_CLOCK: Final = frozenset({"current_date", "current_time", "current_timestamp", "localtime", "localtimestamp"})
+_CLOCK_CALLS: Final = frozenset({"now", "today", "getdate", "clock_timestamp", "statement_timestamp"})
+_RANDOM_CALLS: Final = frozenset({"rand", "random", "uuid", "gen_random_uuid", "newid"})
+_AGGREGATE_CALLS: Final = _words(
+    """
+    approx_count_distinct approx_quantile array_agg avg corr count covar covar_pop covar_samp first first_value last
+    last_value max median min quantile_cont quantile_disc stddev stddev_samp stdev stdev_samp string_agg sum var
+    var_samp variance
+    """
+)
+_QUERY_WORDS: Final = frozenset({"select", "with", "values", "table", "union", "exists", "qualify"})
+_WINDOW_WORDS: Final = frozenset({"over"})
+
+_TOKEN: Final = re.compile(
+    r"""(?P<space>\s+)
+      | (?P<string>'(?:[^']|'')*')
+      | (?P<quoted>"(?:[^"]|"")*"|`[^`]*`)
+      | (?P<comment>--|/\*|\#|\$\w*\$)
+      | (?P<word>[^\W\d]\w*)
+      | (?P<number>\d[\w.]*)
+      | (?P<mark>.)""",
+    re.VERBOSE | re.DOTALL,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A piece of SQL text: ``kind`` is string, quoted, comment, word, number or mark; words are lower case."""
+
+    kind: str
+    text: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowExpression:
+    """A checked row expression.
+
+    Attributes:
+        expr: The Polars expression.
+        source: How it was written; for Polars expressions what they print.
+        is_text: It was written as SQL text, so equal sources are equal expressions.
+        determinism: ``EXACT``, or ``NOT_INVARIANT`` when it calls Python functions.
+    """
+
+    expr: pl.Expr
+    source: str
+    is_text: bool = True
+    determinism: Determinism = Determinism.EXACT
+
+
+def row_expression(written: Expression, where: str) -> RowExpression:
+    """Check an expression, and parse it if it is text.
+
+    Args:
+        written: SQL text or a Polars expression.
+        where: What it belongs to, for error messages, e.g. ``step 'delays'``.
+
+    Raises:
+        SpecError: ``EXPRESSION_INVALID`` when it does not parse, ``EXPRESSION_NOT_ALLOWED`` when it is no row
+            expression or does not give the same value each time.
+    """
+    if isinstance(written, pl.Expr):
+        return _checked(written, str(written), where, is_text=False)
+    for problem in _problems(written):
+        raise _refused(written, where, *problem)
+    try:
+        expr = pl.sql_expr(written)
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, TypeError, ValueError) as error:
+        raise SpecError(
+            f"{where}: cannot read the expression {_shorten(written)!r}",
+            detail=summary(error),
+            hint="write one SQL expression over columns, e.g. \"dep_delay > 15\"; date_trunc and 'at time zone' "
+            "are not supported in expressions",
+            code=EXPRESSION_INVALID,
+        ) from error
+    return _checked(expr, written, where, is_text=True)
+
+
+def tokens(text: str) -> Iterator[Token]:
+    """The tokens of SQL text without white space."""
+    for match in _TOKEN.finditer(text):
+        kind = str(match.lastgroup)
+        if kind != "space":
+            found = match.group()
+            yield Token(kind, found.lower() if kind == "word" else found, match.start(), match.end())
+
+
+def _checked(expr: pl.Expr, source: str, where: str, *, is_text: bool) -> RowExpression:
+    reason = not_rowwise(expr)
+    if reason is Opaque.PYTHON:
+        return RowExpression(expr, source, is_text, Determinism.NOT_INVARIANT)
+    if reason is not None:
+        raise _refused(source, where, f"holds {reason}", "an expression here looks at one row; use a window step")
+    return RowExpression(expr, source, is_text)
+
+
+def _refused(source: str, where: str, reason: str, hint: str) -> SpecError:
+    return SpecError(f"{where}: the expression {_shorten(source)!r} {reason}", hint=hint, code=EXPRESSION_NOT_ALLOWED)
+
+
+def _problems(text: str) -> Iterator[tuple[str, str]]:
+    """What the allow-list says about SQL text: (what is wrong, the cure)."""
+    found = list(tokens(text))
+    for index, token in enumerate(found):
+        following = found[index + 1] if index + 1 < len(found) else None
+        if token.kind == "comment":
+            yield f"holds {token.text!r}", "leave comments and dollar quotes out of expressions"
+        elif token.kind == "mark" and token.text in "'\"`":
+            yield f"has a quote {token.text} that is not closed", "close it"
+        elif token.kind == "mark" and token.text == "(" and following and following.text == "from":
+            yield from _query_problem("from")
+        elif token.kind == "quoted" and following and following.text == "(":
+            yield from _call_problem(token.text)
+        elif token.kind == "word" and index and found[index - 1].text == ".":
+            if following and following.text == "(":
+                yield from _call_problem(token.text)
+        elif token.kind == "word":
+            yield from _word_problems(token, following)
+
+
+def _word_problems(token: Token, following: Token | None) -> Iterator[tuple[str, str]]:
+    word = token.text
+    if word in _CLOCK:
+        yield from _clock_problem(word)
+    elif word in _QUERY_WORDS:
+        yield from _query_problem(word)
+    elif word in _WINDOW_WORDS:
+        yield f"holds a window function ({word})", "an expression here looks at one row; use a window step"
+    elif following and following.kind == "string" and following.start == token.end and word not in _TYPED_LITERALS:
+        yield f"holds the literal prefix {word!r}", "write plain '...' strings"
+    elif following and following.text == "(" and word not in FUNCTIONS | _BEFORE_PARENTHESIS:
+        yield from _call_problem(word)
+
+
+def _call_problem(word: str) -> Iterator[tuple[str, str]]:
+    if word in _CLOCK_CALLS:
+        yield from _clock_problem(f"{word}()")
+    elif word in _RANDOM_CALLS:
+        yield f"calls {word}(), which gives another value each time", "a replay must give the same rows: leave it out"
+    elif word in _AGGREGATE_CALLS:
+        yield f"holds an aggregate ({word})", "an expression here looks at one row; aggregate in a window step"
+    else:
+        yield f"calls {word}(), which is not supported", f"supported functions: {', '.join(sorted(FUNCTIONS))}"
+
+
+def _clock_problem(word: str) -> Iterator[tuple[str, str]]:
+    yield f"asks for the time of day ({word})", "a replay must give the same rows: use a column of the event instead"
+
+
+def _query_problem(word: str) -> Iterator[tuple[str, str]]:
+    yield f"holds a query ({word})", "join tables with a lookup step; write a column of this name in double quotes"
+
+
+def _shorten(text: str, length: int = 200) -> str:
+    return text if len(text) <= length else f"{text[: length - 1]}…"

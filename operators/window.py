@@ -1,0 +1,202 @@
+"""Tumbling windows in event time.
+
+A window holds the rows with ``start <= event time < start + size``; windows stand at ``offset + n * size`` from the
+Unix epoch in UTC. It is given out once, when the watermark reaches its end, with one row for each combination of the
+``by`` columns that occurs in it (null is a value like others).
+
+* A row is *late* when its window's end has been reached by the row's own watermark (``_row_watermark``; null: never).
+  Late rows leave through the port ``late`` as they are.
+* Rows without event time belong to no window. They leave through ``late`` too, where that port is evaluated, and are
+  counted as ``null_event_time``.
+* Partials of a window that was given out already can only come after a drain, which closes windows early on request, or
+  after a step in between has lost ``_row_watermark``. Giving such a window out again would make two results of it, so
+  their rows are left out and counted as ``dropped_late``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import polars as pl
+
+from headrace.kernel import columns
+from headrace.kernel.durations import format_duration_us
+from headrace.kernel.errors import SpecError
+from headrace.kernel.protocols import LATE, MAIN, Determinism, OperatorState
+from operators import event_time as times
+from operators import partials
+from operators.aggregates import Aggregate, aggregate
+from operators.determinism import weakest
+from operators.errors import column_not_found, planning
+from operators.window_instance import WINDOW_END, WINDOW_START, Layout, WindowInstance
+
+_ZONES: Final = (None, "UTC", "Etc/UTC")
+
+
+@dataclass(frozen=True, slots=True)
+class TumblingWindow:
+    """Aggregate rows by window and key; implements :class:`headrace.kernel.protocols.StatefulOperator`.
+
+    Output: the ``by`` columns, ``window_start``, ``window_end`` (Datetime in microseconds, in the zone of the event
+    time column; naive when that is naive or a date), then the aggregates. Rows that are given out together are sorted
+    by ``window_start`` and the ``by`` columns, nulls first.
+
+    Args:
+        id: Stable id; the state is bound to it.
+        event_time: Column with the event time: Datetime or Date.
+        size_us: Length of a window in microseconds, positive.
+        aggregates: From the output's name to SQL text (``"sum(delay)"``) or an ``Aggregate``
+            (:mod:`operators.aggregates`).
+        by: Key columns.
+        offset_us: Where windows begin, relative to the epoch.
+        time_zone: Zone that windows stand in; only UTC.
+
+    Raises:
+        SpecError: Something in it cannot be.
+    """
+
+    id: str
+    event_time: str
+    size_us: int
+    aggregates: Mapping[str, str | Aggregate]
+    by: Sequence[str] = ()
+    offset_us: int = 0
+    time_zone: str | None = None
+    _wanted: Mapping[str, Aggregate] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.size_us <= 0:
+            raise SpecError(f"{self._where} has size {self.size_us} us", hint="give a positive duration, e.g. 1h")
+        if self.time_zone not in _ZONES:
+            raise SpecError(
+                f"{self._where} has time zone {self.time_zone!r}, which is not supported",
+                hint="windows stand in UTC; leave the zone out and shift them with offset where that is enough",
+            )
+        self._check_names()
+        wanted = {name: aggregate(text, f"{self._where}, {name!r}") for name, text in self.aggregates.items()}
+        object.__setattr__(self, "_wanted", wanted)
+
+    @property
+    def _where(self) -> str:
+        return f"window {self.id!r}"
+
+    def _check_names(self) -> None:
+        if not self.aggregates:
+            raise SpecError(f"{self._where} has no aggregate", hint='add one, e.g. {rows: "count(*)"}')
+        names = [*self.by, WINDOW_START, WINDOW_END, *self.aggregates]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise SpecError(
+                f"{self._where} gives out {', '.join(map(repr, twice))} twice", hint="rename an aggregate or a key"
+            )
+
+    @property
+    def determinism(self) -> Determinism:
+        """See :class:`headrace.kernel.protocols.StatefulOperator`."""
+        return weakest(wanted.determinism for wanted in self._wanted.values())
+
+    @property
+    def fingerprint(self) -> str:
+        """What the state depends on, as text that people can compare; types are checked when the state is opened."""
+        state = sorted(set().union(*(partials.needs(wanted, name) for name, wanted in self._wanted.items())))
+        offset = self.offset_us % self.size_us
+        return (
+            f"tumbling window of {format_duration_us(self.size_us)}, offset {format_duration_us(offset)}, "
+            f"over {self.event_time}, by {', '.join(self.by) or 'nothing'}, state {', '.join(state)}"
+        )
+
+    def describe(self) -> str:
+        """The definition in words, for plans and for telling two definitions apart."""
+        outputs = ", ".join(f"{name} = {wanted.text}" for name, wanted in self._wanted.items())
+        return f"{self.fingerprint}; gives {outputs}"
+
+    @property
+    def ports(self) -> Sequence[str]:
+        """See :class:`headrace.kernel.protocols.StatefulOperator`."""
+        return (MAIN, LATE)
+
+    def partial(self, rows: pl.LazyFrame) -> pl.LazyFrame:
+        """Partials: key columns, ``window_start``, state columns. Rows without event time have a null window.
+
+        Raises:
+            SpecError: The rows lack a column (``COLUMN_NOT_FOUND``) or have types that do not fit.
+        """
+        schema = rows.collect_schema()
+        time, start = self._times(schema)
+        if columns.ROW_WATERMARK in schema:
+            rows = rows.filter(self._is_late(time).not_())
+        keys = [*self.by, WINDOW_START]
+        state = self._row_columns(schema)
+        selected = rows.select(
+            *(partials.one_zero(pl.col(name), schema[name]).alias(name) for name in self.by),
+            start.alias(WINDOW_START),
+            *(expr.alias(name) for name, expr in state.items()),
+        )
+        return selected.group_by(keys).agg(pl.len().cast(pl.Int64).alias(partials.ROWS), *partials.reductions(state))
+
+    def late(self, rows: pl.LazyFrame) -> pl.LazyFrame:
+        """Late rows and rows without event time, with all their columns.
+
+        Raises:
+            SpecError: The event-time column is not there, or is no time.
+        """
+        schema = rows.collect_schema()
+        time, _ = self._times(schema)
+        left_out = time.is_null()
+        if columns.ROW_WATERMARK in schema:
+            left_out |= self._is_late(time)
+        return rows.filter(left_out)
+
+    def output_schema(self, schema: pl.Schema) -> pl.Schema:
+        """See :class:`headrace.kernel.protocols.StatefulOperator`."""
+        return self._finish(pl.LazyFrame(schema=schema)).collect_schema()
+
+    def _finish(self, merged: pl.LazyFrame) -> pl.LazyFrame:
+        schema = merged.collect_schema()
+        start = pl.col(WINDOW_START)
+        return merged.select(
+            *self.by,
+            start,
+            (start + pl.duration(microseconds=self.size_us)).alias(WINDOW_END),
+            *(partials.final(wanted, name, schema) for name, wanted in self._wanted.items()),
+        )
+
+    def open(self, schema: pl.Schema, state: OperatorState | None) -> WindowInstance:
+        """An instance over partials of ``schema``.
+
+        Raises:
+            GraphChangedError: The state was made by another definition, or over other types.
+        """
+        layout = Layout(self._where, tuple(self.by), self.size_us, self.offset_us, self._finish)
+        return WindowInstance(layout, schema, state)
+
+    def _times(self, schema: pl.Schema) -> tuple[pl.Expr, pl.Expr]:
+        """Event time in microseconds, and the start of its window as a timestamp."""
+        for name in (self.event_time, *self.by):
+            if name not in schema:
+                raise column_not_found(name, schema.names(), self._where)
+        dtype = schema[self.event_time]
+        time = times.microseconds(self.event_time, dtype, self._where)
+        start = times.window_start(time, self.size_us, self.offset_us)
+        return time, start.cast(pl.Datetime("us", times.time_zone(dtype)))
+
+    def _is_late(self, time: pl.Expr) -> pl.Expr:
+        end = times.window_start(time, self.size_us, self.offset_us) + self.size_us
+        return (end <= pl.col(columns.ROW_WATERMARK)).fill_null(value=False)
+
+    def _row_columns(self, schema: pl.Schema) -> dict[str, pl.Expr]:
+        for name in self.by:
+            if schema[name].is_nested() or isinstance(schema[name], pl.Object):
+                raise SpecError(
+                    f"{self._where}: key {name!r} has type {schema[name]}", hint="take scalars of it as keys"
+                )
+        arguments = {name: wanted.argument.expr for name, wanted in self._wanted.items() if wanted.argument}
+        with planning(self._where, schema.names()):
+            frame = pl.LazyFrame(schema=schema)
+            types = frame.select(**arguments).collect_schema() if arguments else pl.Schema()
+        state: dict[str, pl.Expr] = {}
+        for name, wanted in self._wanted.items():
+            state.update(partials.row_columns(wanted, name, types.get(name), self._where))
+        return state
