@@ -6,7 +6,6 @@ import os
 import pwd
 import shutil
 import signal
-import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -15,9 +14,10 @@ from infra.dev.endpoints import Endpoints
 from infra.dev.files import write_private
 from infra.dev.ports import HOST
 from infra.dev.service import Command, NotReadyError, Place
+from infra.dev.tools import run_tool
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
 _ROLE: Final = "headrace"
 _DATABASE: Final = "postgres"
@@ -81,9 +81,9 @@ class Postgres:
     def probe(self, place: Place) -> None:
         """See :meth:`Service.probe`."""
         argv = [_program("pg_isready"), "-h", HOST, "-p", str(place.ports["postgres"]), "-t", "2"]
-        done = subprocess.run(argv, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise NotReadyError(done.stdout.strip() or done.stderr.strip())
+        asked = run_tool(argv, 5.0)
+        if not asked.ok:
+            raise NotReadyError(asked.last_words())
 
     def endpoints(self, place: Place) -> Endpoints:
         """See :meth:`Service.endpoints`."""
@@ -145,30 +145,13 @@ def _initdb(place: Place, data: Path, user: pwd.struct_passwd | None) -> None:
     argv = [*_as_user(user), _program("initdb"), "-D", str(data), "-U", _ROLE, "--auth=scram-sha-256"]
     argv += [f"--pwfile={password}", "--encoding=UTF8", "--locale=C", "--no-sync"]
     try:
-        _run(argv)
+        made = run_tool(argv, _INITDB_SECONDS)
     finally:
         password.unlink()
-
-
-def _run(argv: Sequence[str]) -> None:
-    try:
-        done = subprocess.run(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=_INITDB_SECONDS,
-            check=False,
-            cwd="/",
-        )
-        failed, said = done.returncode != 0, done.stdout
-    except subprocess.TimeoutExpired:
-        failed, said = True, f"no end after {_INITDB_SECONDS:.0f} s"
-    if failed:
+    if not made.ok:
         raise UnavailableError(
             "PostgreSQL's data folder could not be made",
             code="SERVICE_START_FAILED",
-            detail=said.strip()[-1500:],
+            detail=made.last_words(),
             hint="stop the stack, delete its folder and start it again",
         )

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from infra.dev.tools import run_tool
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 _PROC: Final = Path("/proc/self/stat")
-_POLL_SECONDS: Final = 0.02
+_POLL_SECONDS: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +33,14 @@ class ProcessId:
 
     def alive(self) -> bool:
         """Whether this very process still runs; a zombie does not, nor does another one under the same id."""
-        with suppress(ChildProcessError):
-            os.waitpid(self.pid, os.WNOHANG)
-        return _started(self.pid) == self.started
+        now = _look(self.pid)
+        if now is None or now.started != self.started:
+            return False
+        if now.ended:
+            # Only a parent may bury it; for anybody else it stays a zombie.
+            with suppress(ChildProcessError):
+                os.waitpid(self.pid, os.WNOHANG)
+        return not now.ended
 
     def kill(self, number: signal.Signals) -> None:
         """Send a signal, unless the process is gone."""
@@ -43,9 +49,10 @@ class ProcessId:
                 os.kill(self.pid, number)
 
 
-def this_process() -> ProcessId:
-    """The identity of the calling process."""
-    return ProcessId(os.getpid(), _started(os.getpid()))
+def identify(pid: int) -> ProcessId:
+    """The identity of whoever has a process id now, be it a zombie; nobody's when it is free."""
+    now = _look(pid)
+    return ProcessId(pid, now.started if now else "")
 
 
 def spawn(argv: Sequence[str], env: Mapping[str, str], log: Path) -> ProcessId:
@@ -68,7 +75,7 @@ def spawn(argv: Sequence[str], env: Mapping[str, str], log: Path) -> ProcessId:
         ],
         setsid=True,
     )
-    return ProcessId(pid, _started(pid))
+    return identify(pid)
 
 
 def terminate(process: ProcessId, polite: signal.Signals, grace: float) -> bool:
@@ -102,27 +109,30 @@ def tail(log: Path, lines: int) -> list[str]:
     return log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:]
 
 
-def _started(pid: int) -> str:
-    """When a process started, or nothing when there is none or only its zombie."""
+@dataclass(frozen=True, slots=True)
+class _Look:
+    started: str
+    ended: bool
+
+
+def _look(pid: int) -> _Look | None:
     if not _PROC.exists():
-        return _started_by_ps(pid)
+        return _look_by_ps(pid)
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError):
-        return ""
+        return None
     # The second field is the program's name and may hold anything, so count from its closing bracket.
     fields = stat.rpartition(")")[2].split()
     state, ticks_since_boot = fields[0], fields[19]
-    return "" if state in "ZX" else f"{_boot()}/{ticks_since_boot}"
+    return _Look(f"{_boot()}/{ticks_since_boot}", ended=state in "ZX")
 
 
 def _boot() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
-def _started_by_ps(pid: int) -> str:
-    answer = subprocess.run(
-        ["ps", "-o", "stat=", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
-    )
-    state, _, when = answer.stdout.strip().partition(" ")
-    return "" if not when or state.startswith("Z") else when.strip()
+def _look_by_ps(pid: int) -> _Look | None:
+    said = run_tool(["ps", "-o", "stat=", "-o", "lstart=", "-p", str(pid)], 10.0).said
+    state, _, when = said.strip().partition(" ")
+    return _Look(when.strip(), ended=state.startswith("Z")) if when else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import subprocess
 import tempfile
 from importlib import resources
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Final
 
 from headrace.kernel.errors import DependencyError, UnavailableError
 from infra.dev.lock import exclusive
+from infra.dev.tools import run_tool
 
 _GOAL: Final = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
 _FETCH_SECONDS: Final = 900.0
@@ -56,34 +56,17 @@ def _fetch(pom: bytes, home: Path, jars: Path) -> None:
     (home / "pom.xml").write_bytes(pom)
     fresh = Path(tempfile.mkdtemp(prefix="libs.", dir=home))
     try:
-        _run_maven([maven, "-q", "-B", "-C", "-f", str(home / "pom.xml"), _GOAL, f"-DoutputDirectory={fresh}"])
+        argv = [maven, "-q", "-B", "-C", "-f", str(home / "pom.xml"), _GOAL, f"-DoutputDirectory={fresh}"]
+        fetched = run_tool(argv, _FETCH_SECONDS)
+        if not fetched.ok:
+            raise UnavailableError(
+                "Maven could not fetch the Kafka broker's jars",
+                code="DOWNLOAD_FAILED",
+                detail=fetched.last_words(),
+                hint="check the network and Maven's settings, then try again, or name a broker of your own in "
+                "HEADRACE_KAFKA_BOOTSTRAP",
+            )
         # Renamed only when whole, so that a fetch that was killed is never taken for a finished one.
         fresh.rename(jars)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
-
-
-def _run_maven(argv: list[str]) -> None:
-    try:
-        done = subprocess.run(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=_FETCH_SECONDS,
-            check=False,
-        )
-        failed, said = done.returncode != 0, done.stdout
-    except subprocess.TimeoutExpired:
-        failed, said = True, f"no end after {_FETCH_SECONDS:.0f} s"
-    except OSError as error:
-        failed, said = True, str(error)
-    if failed:
-        raise UnavailableError(
-            "Maven could not fetch the Kafka broker's jars",
-            code="DOWNLOAD_FAILED",
-            detail=said.strip()[-1500:],
-            hint="check the network and Maven's settings, then try again, or name a broker of your own in "
-            "HEADRACE_KAFKA_BOOTSTRAP",
-        )

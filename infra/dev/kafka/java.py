@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Final
 
 from headrace.kernel.errors import DependencyError
+from infra.dev.tools import run_tool
 
 OLDEST: Final = 17
 _HINT: Final = (
@@ -29,21 +29,13 @@ def find_java() -> str:
     program = program or shutil.which("java")
     if program is None:
         raise DependencyError("Java is not installed", code="JAVA_MISSING", hint=_HINT)
-    try:
-        answer = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=60, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise DependencyError(f"{program} does not run", code="JAVA_MISSING", detail=str(error), hint=_HINT) from error
-    said = (answer.stderr + answer.stdout).strip()
-    version = _major(said)
-    if answer.returncode != 0 or version is None:
-        raise DependencyError(f"{program} does not run", code="JAVA_MISSING", detail=said[-500:], hint=_HINT)
+    answer = run_tool([program, "-version"], 60.0)
+    found = re.search(r'version "(?:1\.)?(\d+)', answer.said)
+    if not answer.ok or found is None:
+        raise DependencyError(f"{program} does not run", code="JAVA_MISSING", detail=answer.last_words(500), hint=_HINT)
+    version = int(found[1])
     if version < OLDEST:
         raise DependencyError(
             f"Java {version} is too old for the broker", code="JAVA_TOO_OLD", detail=f"{program} is used", hint=_HINT
         )
     return program
-
-
-def _major(said: str) -> int | None:
-    found = re.search(r'version "(?:1\.)?(\d+)', said)
-    return int(found[1]) if found else None
