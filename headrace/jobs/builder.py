@@ -12,6 +12,7 @@ import polars as pl
 
 from headrace.jobs.parse import parse_job
 from headrace.jobs.spec import JobSpec
+from operators.aggregates import Aggregate
 
 Expr: TypeAlias = str | pl.Expr
 DurationLike: TypeAlias = str | timedelta
@@ -124,7 +125,7 @@ class Job:
         self,
         tumbling: DurationLike,
         *,
-        aggregate: Mapping[str, Expr],
+        aggregate: Mapping[str, str | Aggregate],
         by: str | Sequence[str] | None = None,
         id: str | None = None,
         from_: str | None = None,

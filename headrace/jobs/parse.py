@@ -20,7 +20,7 @@ _FOLLOWS: Final = "default_factory_not_called"
 _KEY_MARK: Final = "[key]"
 _SHOWN_PROBLEMS: Final = 10
 _NODE_DEPTH: Final = 2
-_OWN_MESSAGES: Final = ("duration", "size", "expression", "column_type", "message")
+_OWN_MESSAGES: Final = ("duration", "size", "expression", "aggregate", "column_type", "message")
 _TYPE_WORDS: Final[Mapping[str, str]] = {
     "string_type": "a string",
     "int_type": "a whole number",
@@ -45,6 +45,8 @@ class _Problem:
     path: Path
     message: str
     hint: str = ""
+    detail: str = ""
+    code: str = ""
 
 
 def parse_job(value: Any, *, places: Mapping[Path, str] | None = None) -> JobSpec:
@@ -76,9 +78,10 @@ def _spec_error(problems: list[_Problem], places: Mapping[Path, str]) -> SpecErr
     shown = [f"{text}{f' ({problem.hint})' if problem.hint else ''}" for problem, text in others[:_SHOWN_PROBLEMS]]
     if len(others) > len(shown):
         shown.append(f"and {len(others) - len(shown)} more")
-    detail = "\n    ".join(["also wrong:", *shown]) if shown else ""
     problem, text = first
-    return SpecError(text, detail=detail, hint=problem.hint, context={"path": list(problem.path)})
+    also = "\n    ".join(["also wrong:", *shown]) if shown else ""
+    detail = "\n  ".join(part for part in (problem.detail, also) if part)
+    return SpecError(text, detail=detail, hint=problem.hint, code=problem.code, context={"path": list(problem.path)})
 
 
 def _text(problem: _Problem, places: Mapping[Path, str]) -> str:
@@ -98,6 +101,8 @@ def _explain(details: ErrorDetails) -> Iterator[_Problem]:
         yield _wrong_choice(path, given, details["msg"].split())
     elif kind == "missing":
         yield _Problem(path, f"{path[-1]!r} is missing")
+    elif kind == "sql":
+        yield _Problem(path, context["message"], context["hint"], context["detail"], context["code"])
     elif kind == "literal_error":
         yield _wrong_word(path, given, context["expected"])
     else:

@@ -13,7 +13,17 @@ from pydantic import AwareDatetime, Discriminator, Field, PrivateAttr, Tag
 
 from headrace.jobs.names import JobName, NodeName, TableName, TopicName
 from headrace.jobs.spec_base import Path, SpecModel, by_key, path_text
-from headrace.jobs.values import AnyNumber, ColumnType, Duration, Expression, OneOrMany, PositiveDuration, Size, lasting
+from headrace.jobs.values import (
+    AggregateExpression,
+    AnyNumber,
+    ColumnType,
+    Duration,
+    Expression,
+    OneOrMany,
+    PositiveDuration,
+    Size,
+    lasting,
+)
 from headrace.kernel.errors import SpecError
 
 # --------------------------------------------------------------------------------------------------------- sources
@@ -240,7 +250,7 @@ class WindowSpec(SpecModel):
 
     tumbling: PositiveDuration
     by: AnyNumber = Field(default=(), description="Columns of the key.")
-    aggregate: dict[str, Expression] = Field(min_length=1, description="Output column to SQL aggregate.")
+    aggregate: dict[str, AggregateExpression] = Field(min_length=1, description="Output column to SQL aggregate.")
 
 
 class WindowStep(Node):

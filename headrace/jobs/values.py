@@ -13,6 +13,9 @@ from pydantic_core import PydanticCustomError
 
 from headrace.jobs.column_types import parse_type
 from headrace.kernel.durations import format_duration_us, parse_duration_us
+from headrace.kernel.errors import SpecError
+from operators.aggregates import Aggregate, aggregate
+from operators.expressions import row_expression
 
 _SIZE: Final = re.compile(r"(\d+)\s*(B|kB|KB|KiB|MB|MiB|GB|GiB)?")
 _SIZE_UNITS: Final = {
@@ -26,6 +29,8 @@ _SIZE_UNITS: Final = {
     "GB": 10**9,
     "GiB": 2**30,
 }
+_HERE: Final = "here"
+"""Stands for the place of an expression, which the caller of the model knows."""
 _MICROSECOND: Final = timedelta(microseconds=1)
 
 
@@ -88,31 +93,60 @@ Size = Annotated[
 """Bytes, one or more; written as a number or as ``64MiB``."""
 
 
-def check_expression(value: Any) -> str | pl.Expr:
-    """A SQL expression that Polars can parse, or a Polars expression, unchanged."""
-    if isinstance(value, pl.Expr):
-        return value
-    if not isinstance(value, str) or not value.strip():
+def _wrong_sql(error: SpecError) -> PydanticCustomError:
+    facts = {
+        "message": error.message.removeprefix(f"{_HERE}: "),
+        "detail": error.detail,
+        "hint": error.hint,
+        "code": error.code,
+    }
+    return PydanticCustomError("sql", "{message}", facts)
+
+
+def _expression(value: Any) -> str | pl.Expr:
+    if not isinstance(value, pl.Expr) and not (isinstance(value, str) and value.strip()):
         raise _wrong("expression", f'{value!r} is no expression; write SQL in quotes, for example "amount > 0"')
     try:
-        pl.sql_expr(value)
-    except pl.exceptions.PolarsError as error:
-        raise _wrong("expression", f"the expression {value!r} cannot be read: {error}") from error
+        row_expression(value, _HERE)
+    except SpecError as error:
+        raise _wrong_sql(error) from error
     return value
 
 
-def expression_text(value: str | pl.Expr) -> str:
-    """The expression as text, for plans, JSON and fingerprints. A Polars expression cannot be read back from it."""
+def _expression_text(value: str | pl.Expr) -> str:
     return value if isinstance(value, str) else f"polars: {value}"
 
 
 Expression = Annotated[
     str | pl.Expr,
-    PlainValidator(check_expression),
-    PlainSerializer(expression_text, return_type=str),
+    PlainValidator(_expression),
+    PlainSerializer(_expression_text, return_type=str),
     WithJsonSchema({"type": "string", "minLength": 1, "description": "A SQL expression over the columns of a row."}),
 ]
-"""A SQL expression, or in Python jobs a Polars expression."""
+"""A SQL expression over one row, or in Python jobs a Polars expression. In JSON the latter cannot be read back."""
+
+
+def _aggregate(value: Any) -> str | Aggregate:
+    if not isinstance(value, str | Aggregate):
+        raise _wrong("aggregate", f"{value!r} is no aggregate; write for example count(*) or sum(amount)")
+    try:
+        aggregate(value, _HERE)
+    except SpecError as error:
+        raise _wrong_sql(error) from error
+    return value
+
+
+def _aggregate_text(value: str | Aggregate) -> str:
+    return value if isinstance(value, str) else value.text
+
+
+AggregateExpression = Annotated[
+    str | Aggregate,
+    PlainValidator(_aggregate),
+    PlainSerializer(_aggregate_text, return_type=str),
+    WithJsonSchema({"type": "string", "minLength": 1, "examples": ["count(*)", "sum(price * quantity)"]}),
+]
+"""An aggregate in SQL, or in Python jobs one of :mod:`operators.aggregates`."""
 
 
 def _column_type(value: Any) -> str:
