@@ -28,7 +28,7 @@ class KafkaHelper:
         """Librdkafka's options for this broker; ``group_id`` stands for ``group.id`` and so on."""
         return {
             "bootstrap.servers": self.bootstrap,
-            "log_level": 3,
+            "log_level": 0,
             **{name.replace("_", "."): value for name, value in options.items()},
         }
 
@@ -145,6 +145,7 @@ class KafkaHelper:
                 enable_partition_eof=True,
                 isolation_level=isolation,
                 fetch_queue_backoff_ms=10,
+                fetch_wait_max_ms=20,
                 auto_offset_reset="error",
             )
         )

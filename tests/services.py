@@ -19,7 +19,7 @@ from pyiceberg.catalog import Catalog, load_catalog
 
 from infra import dev
 from infra.dev import endpoints as variables
-from infra.dev.process import ProcessId, this_process
+from infra.dev.process import ProcessId, identify
 from tests.kafka import KafkaHelper
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def stack() -> Iterator[Stack]:
         return
     _sweep()
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
-    me = this_process()
+    me = identify(os.getpid())
     (folder / _OWNER).write_text(json.dumps([me.pid, me.started]), encoding="utf-8")
     try:
         yield Stack(folder, dev.up(folder))
