@@ -1,0 +1,208 @@
+"""Headrace's own boundary record in a table (docs/boundary-format.md).
+
+Where it stands, written atomically with the rows it speaks of:
+
+* ``headrace.boundary`` in the snapshot's summary: the record as JSON, or, beyond 4 KB, ``{"version": 1, "file": ...,
+  "sha256": ...}`` that names a file beside the table's metadata.
+* The same text mirrored in the table property ``headrace.boundary``, with the snapshot it belongs to in
+  ``headrace.boundary-snapshot-id`` and that snapshot's sequence number in ``headrace.boundary-sequence-number``.
+* The tag ``headrace-boundary`` at that snapshot, so that expiry spares it.
+
+A record belongs to its snapshot: after a rollback of the table the mirror is void.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from catalog.ancestry import Ancestry
+from catalog.errors import mapping
+from headrace.kernel.boundary import FORMAT_VERSION, Boundary, TopicBoundary
+from headrace.kernel.errors import BoundaryError
+
+if TYPE_CHECKING:
+    from pyiceberg.io import FileIO
+    from pyiceberg.table import Table
+    from pyiceberg.table.snapshots import Snapshot
+
+BOUNDARY: Final = "headrace.boundary"
+SNAPSHOT_ID: Final = "headrace.boundary-snapshot-id"
+SEQUENCE_NUMBER: Final = "headrace.boundary-sequence-number"
+TAG: Final = "headrace-boundary"
+INLINE_LIMIT: Final = 4096
+
+Where = Literal["snapshot summary", "table property", "table property, ancestors expired"]
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignChange:
+    """A snapshot above the record that changed rows and says nothing of what they cover."""
+
+    snapshot_id: int
+    operation: str
+    added: int
+    deleted: int
+
+
+@dataclass(frozen=True, slots=True)
+class FoundBoundary:
+    """A boundary record and the evidence for it.
+
+    Attributes:
+        boundary: The record.
+        snapshot_id: The snapshot it was committed with: the pinned one or an ancestor of it.
+        where: Where it was found.
+        foreign_changes: Snapshots after the record's, up to the pinned one, that changed rows without saying what
+            they cover. Compaction (``replace``) is none.
+        proven: The record's snapshot is known to be an ancestor. False when expiry has cut the line between them and
+            only sequence numbers speak for it.
+    """
+
+    boundary: Boundary
+    snapshot_id: int
+    where: Where
+    foreign_changes: tuple[ForeignChange, ...] = ()
+    proven: bool = True
+
+
+def find_boundary(table: Table, snapshot_id: int | None) -> FoundBoundary | None:
+    """The boundary that holds for a snapshot.
+
+    The snapshot itself and its ancestors are asked, newest first; so a record of a rolled-back snapshot, or of another
+    branch, is never found. When expiry has removed the ancestor, the mirrored property serves if it can be theirs.
+
+    Args:
+        table: The table.
+        snapshot_id: The pinned snapshot; None for a table without snapshots.
+
+    Returns:
+        The record, or None when there is none.
+
+    Raises:
+        BoundaryError: There is a record, but it cannot be read (``BOUNDARY_UNREADABLE``).
+        HeadraceError: The storage failed while a record's file was read.
+    """
+    line = Ancestry.of(table.metadata, snapshot_id)
+    foreign: list[ForeignChange] = []
+    for snapshot in line.snapshots:
+        text = _summary(snapshot).get(BOUNDARY)
+        if text is not None:
+            return FoundBoundary(read(table.io, text), snapshot.snapshot_id, "snapshot summary", tuple(foreign))
+        if change := _foreign_change(snapshot):
+            foreign.append(change)
+    return _from_property(table, line, tuple(foreign))
+
+
+def _from_property(table: Table, line: Ancestry, foreign: tuple[ForeignChange, ...]) -> FoundBoundary | None:
+    properties = table.metadata.properties
+    text, owner = properties.get(BOUNDARY), _integer(properties.get(SNAPSHOT_ID))
+    if text is None or owner is None:
+        return None
+    if owner in line or line.dangling == owner:
+        return FoundBoundary(read(table.io, text), owner, "table property", foreign)
+    if line.may_precede(owner, _integer(properties.get(SEQUENCE_NUMBER))):
+        boundary = read(table.io, text)
+        return FoundBoundary(boundary, owner, "table property, ancestors expired", foreign, proven=False)
+    return None
+
+
+def write(table: Table, boundary: Boundary) -> str:
+    """The text for ``headrace.boundary``: the record, or a reference to a file that is written here.
+
+    The file's name holds its digest: writing it twice does no harm.
+    """
+    text = json.dumps(boundary.to_json(), separators=(",", ":"), sort_keys=True)
+    content = text.encode()
+    if len(content) <= INLINE_LIMIT:
+        return text
+    digest = hashlib.sha256(content).hexdigest()
+    location = table.location_provider().new_metadata_location(f"headrace-boundary-{digest[:32]}.json")
+    with (
+        mapping(f"write boundary file {location}"),
+        table.io.new_output(location).create(overwrite=True) as stream,
+    ):
+        stream.write(content)
+    return json.dumps({"version": FORMAT_VERSION, "file": location, "sha256": digest}, separators=(",", ":"))
+
+
+def read(file_io: FileIO, text: str) -> Boundary:
+    """Read a record from its text in a summary or property.
+
+    Raises:
+        BoundaryError: It does not follow the format, is of another version, or its file is not the one recorded.
+    """
+    try:
+        value = json.loads(text)
+        if isinstance(value, dict) and "file" in value:
+            value = _read_file(file_io, value)
+        return Boundary.from_json(value)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise BoundaryError(
+            "a boundary record of the table cannot be read",
+            detail=str(error),
+            hint="set it anew with `headrace boundary set`, or state the boundary in the job",
+            code="BOUNDARY_UNREADABLE",
+        ) from error
+
+
+def _read_file(file_io: FileIO, reference: Mapping[str, Any]) -> Any:
+    location = str(reference["file"])
+    with mapping(f"read boundary file {location}"), file_io.new_input(location).open() as stream:
+        content = stream.read()
+    if hashlib.sha256(content).hexdigest() != reference.get("sha256"):
+        raise ValueError(f"the file {location} does not have the recorded digest")
+    return json.loads(content)
+
+
+def properties(text: str, snapshot_id: int, sequence_number: int) -> dict[str, str]:
+    """The table properties that mirror a record."""
+    return {BOUNDARY: text, SNAPSHOT_ID: str(snapshot_id), SEQUENCE_NUMBER: str(sequence_number)}
+
+
+def merged(earlier: Boundary | None, ours: Boundary) -> Boundary:
+    """``ours``, with the topics and partitions that only ``earlier`` knows.
+
+    Several jobs may archive into one table, and an append takes away nothing that an earlier one covered. A record of
+    another cluster, or of a topic that was recreated, is not carried on.
+    """
+    if earlier is None or (earlier.cluster and ours.cluster and earlier.cluster != ours.cluster):
+        return ours
+    topics = dict(earlier.topics)
+    for name, topic in ours.topics.items():
+        before = topics.get(name)
+        same = before is not None and (before.topic_id is None or topic.topic_id in (None, before.topic_id))
+        kept = before.partitions if before is not None and same else {}
+        topics[name] = TopicBoundary(
+            {**kept, **topic.partitions}, topic.topic_id or (before and before.topic_id) or None
+        )
+    return replace(ours, topics=topics, cluster=ours.cluster or earlier.cluster)
+
+
+def _summary(snapshot: Snapshot) -> Mapping[str, str]:
+    return snapshot.summary.additional_properties if snapshot.summary else {}
+
+
+def _foreign_change(snapshot: Snapshot) -> ForeignChange | None:
+    operation = snapshot.summary.operation.value if snapshot.summary else "unknown"
+    if operation == "replace":
+        return None
+    facts = _summary(snapshot)
+    added, deleted = _integer(facts.get("added-records")) or 0, _integer(facts.get("deleted-records")) or 0
+    files = any(
+        facts.get(key, "0") != "0"
+        for key in ("added-data-files", "deleted-data-files", "added-delete-files", "removed-delete-files")
+    )
+    if operation != "unknown" and not (added or deleted or files):
+        return None
+    return ForeignChange(snapshot.snapshot_id, operation, added, deleted)
+
+
+def _integer(text: str | None) -> int | None:
+    try:
+        return int(text) if text is not None else None
+    except ValueError:
+        return None

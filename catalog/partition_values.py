@@ -1,0 +1,115 @@
+"""The partition value of each row, for every transform of the Iceberg spec."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+import polars as pl
+from pyiceberg import types as ice
+from pyiceberg.partitioning import PartitionField, PartitionFieldValue, PartitionKey, partition_record_value
+from pyiceberg.transforms import (
+    BucketTransform,
+    DayTransform,
+    HourTransform,
+    IdentityTransform,
+    MonthTransform,
+    Transform,
+    VoidTransform,
+    YearTransform,
+)
+from pyiceberg.typedef import Record
+
+from catalog.iceberg_internals import bucket_hash
+
+if TYPE_CHECKING:
+    from pyiceberg.schema import Schema
+    from pyiceberg.table import Table
+
+_KEY: Final = "__headrace_partition_"
+_HOUR_US: Final = 3_600_000_000
+_NS_PER_US: Final = 1000
+_PHYSICAL: Final[Mapping[object, pl.DataType]] = {
+    ice.TimestampType: pl.Int64(),
+    ice.TimestamptzType: pl.Int64(),
+    ice.DateType: pl.Int32(),
+    ice.TimeType: pl.Int64(),
+}
+_RESULT: Final[Mapping[object, pl.DataType]] = {ice.IntegerType: pl.Int32(), ice.LongType: pl.Int64()}
+
+
+class _Key(PartitionKey):
+    """pyiceberg's own key takes the result of every transform of a time column for a time of day."""
+
+    @cached_property
+    def partition(self) -> Record:
+        """The values as they stand in manifests."""
+        return Record(
+            *(
+                partition_record_value(pair.field, pair.value, self.schema)
+                if isinstance(pair.field.transform, IdentityTransform)
+                else pair.value
+                for pair in self.field_values
+            )
+        )
+
+
+def split_by_partition(frame: pl.DataFrame, table: Table) -> Iterator[tuple[PartitionKey | None, pl.DataFrame]]:
+    """The rows of each partition under the table's current spec; without partitioning all rows at once."""
+    spec, schema = table.spec(), table.schema()
+    if frame.is_empty():
+        return
+    if spec.is_unpartitioned():
+        yield None, frame
+        return
+    names = [f"{_KEY}{position}" for position, _ in enumerate(spec.fields)]
+    keyed = frame.with_columns(
+        _partition_value(frame, field, schema).alias(name) for field, name in zip(spec.fields, names, strict=True)
+    )
+    for values, rows in keyed.partition_by(names, as_dict=True, include_key=False).items():
+        pairs = [PartitionFieldValue(field, value) for field, value in zip(spec.fields, values, strict=True)]
+        yield _Key(pairs, spec, schema), rows
+
+
+def _partition_value(frame: pl.DataFrame, field: PartitionField, schema: Schema) -> pl.Expr:
+    path = (schema.find_column_name(field.source_id) or "").split(".")
+    value = pl.col(path[0])
+    for step in path[1:]:
+        value = value.struct.field(step)
+    transform, kind = field.transform, schema.find_field(field.source_id).field_type
+    match transform:
+        case IdentityTransform():
+            return value
+        case VoidTransform():
+            return pl.lit(None, pl.Int32)
+        case YearTransform() | MonthTransform() | DayTransform() | HourTransform():
+            return _period(value, transform)
+        case BucketTransform() if isinstance(kind, (ice.IntegerType, ice.LongType, ice.StringType, ice.BinaryType)):
+            hashed = value.cast(pl.Int64) if isinstance(kind, ice.IntegerType) else value
+            return ((bucket_hash(hashed) & 0x7FFFFFFF) % transform.num_buckets).cast(pl.Int32)
+        case _:
+            return _by_distinct_value(frame.select(value).to_series(), field, kind, value)
+
+
+def _period(value: pl.Expr, transform: Transform[Any, Any]) -> pl.Expr:
+    match transform:
+        case YearTransform():
+            return value.dt.year() - 1970
+        case MonthTransform():
+            return (value.dt.year() - 1970) * 12 + value.dt.month().cast(pl.Int32) - 1
+        case DayTransform():
+            return value.cast(pl.Date).cast(pl.Int32)
+        case _:
+            return (value.cast(pl.Int64) // _HOUR_US).cast(pl.Int32)
+
+
+def _by_distinct_value(values: pl.Series, field: PartitionField, kind: ice.IcebergType, value: pl.Expr) -> pl.Expr:
+    """A transform through pyiceberg's own function, called once for each distinct value."""
+    values = values.cast(_PHYSICAL.get(type(kind), values.dtype))
+    value = value.cast(values.dtype)
+    distinct = values.unique().drop_nulls()
+    transform = field.transform.transform(kind)
+    result = _RESULT.get(type(field.transform.result_type(kind)), values.dtype)
+    transformed = [transform(item // _NS_PER_US if isinstance(kind, ice.TimeType) else item) for item in distinct]
+    return value.replace_strict(distinct, pl.Series(transformed, dtype=result), default=None, return_dtype=result)

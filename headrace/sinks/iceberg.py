@@ -1,0 +1,215 @@
+"""The Iceberg sink: appends rows to a table, exactly once.
+
+Prepare writes data files and a staged manifest, which no reader sees; commit makes them a snapshot together with the
+epoch's token and the boundary record (docs/design: catalog/commit.py). Guarantee: exactly once, as long as the table is
+changed through its catalog.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import polars as pl
+
+from catalog.catalogs import Catalogs, TableName
+from catalog.changing import RetryPolicy
+from catalog.commit import EpochCommit, check_identity, commit_epoch, fence, rolled_back
+from catalog.fitting import fit
+from catalog.staging import DEFAULT_TARGET_FILE_SIZE, remove, seal
+from catalog.tables import load_or_create
+from catalog.tokens import SinkKey
+from headrace.kernel import crash
+from headrace.kernel.boundary import Boundary
+from headrace.kernel.clock import Clock, SystemClock
+from headrace.kernel.errors import FencedError, NotFoundError
+from headrace.kernel.protocols import BlobStore, EpochId, PreCommit, SinkContext
+from headrace.sinks import iceberg_precommit
+from headrace.sinks.iceberg_buffer import EpochBuffer, open_for_writing
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
+HOUR_US: Final = 3_600_000_000
+DEFAULT_BUFFER_BYTES: Final = 256 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class IcebergSink:
+    """An append-only Iceberg table as a target. Implements ``headrace.kernel.protocols.Sink``.
+
+    Attributes:
+        id: Stable id.
+        catalogs: Where the table's catalog is configured.
+        table: ``catalog.namespace.table``.
+        create: Create the table (and its namespace) when the job first opens it.
+        partition_by: Partition fields of a new table, such as ``day(ts)``.
+        properties: Properties of a new table.
+        branch: The branch to write to; made from main when it is missing.
+        target_file_size: Size of a full data file, in bytes.
+        buffer_bytes: Rows held in memory before they are written, in bytes; twice that is the most that is held.
+        marker_interval_us: When only the boundary moves, it is committed at most this often.
+        retry: How long a commit is tried.
+        clock: Where the time comes from.
+    """
+
+    id: str
+    catalogs: Catalogs
+    table: str
+    create: bool = False
+    partition_by: Sequence[str] = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
+    branch: str = "main"
+    target_file_size: int = DEFAULT_TARGET_FILE_SIZE
+    buffer_bytes: int = DEFAULT_BUFFER_BYTES
+    marker_interval_us: int = HOUR_US
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    clock: Clock = field(default_factory=SystemClock)
+
+    @property
+    def commit_order(self) -> int:
+        """After Kafka."""
+        return 1
+
+    def open(self, schema: pl.Schema, context: SinkContext) -> IcebergWriter:
+        """See ``Sink.open``: the table is checked or made, nothing is written to it.
+
+        Raises:
+            SpecError: The table's name or a partition field is wrong.
+            NotFoundError: The catalog, or the table and ``create`` is off or the job has written to it before.
+            IdentityError: The table is not the one this lineage has written to.
+            SchemaError: The rows do not fit the table.
+        """
+        name = TableName.parse(self.table)
+        identity = _Identity(context.blobs, f"staging/{self.id}/table-{context.lineage}.json")
+        recorded = identity.read()
+        if self.create and recorded is None:
+            table = load_or_create(self.catalogs, name, schema, self.partition_by, self.properties)
+        else:
+            table = self.catalogs.load(name)
+        open_for_writing(table, name)
+        if recorded is not None:
+            check_identity(table, name, recorded)
+        fit(schema, table.schema(), str(name))
+        identity.record(str(table.metadata.table_uuid))
+        return IcebergWriter(self, name, table, schema, context)
+
+
+class IcebergWriter:
+    """An open Iceberg sink. Implements ``headrace.kernel.protocols.SinkWriter``; used by one thread."""
+
+    def __init__(
+        self, sink: IcebergSink, name: TableName, table: Table, schema: pl.Schema, context: SinkContext
+    ) -> None:
+        self._sink = sink
+        self._name = name
+        self._key = SinkKey(context.job_uid, sink.id, sink.branch)
+        self._lineage = context.lineage
+        self._uuid = str(table.metadata.table_uuid)
+        self._buffer = EpochBuffer(
+            sink.catalogs, name, table, schema, self._key.digest, sink.target_file_size, sink.buffer_bytes
+        )
+        self._committed: int | None = None
+        self._committed_us = sink.clock.now_us()
+        self._coverage: Boundary | None = None
+
+    def recover(self, pre_commit: PreCommit | None) -> None:
+        """See ``SinkWriter.recover``.
+
+        Raises:
+            DataError: The table was rolled back behind what this lineage has committed (``TABLE_ROLLED_BACK``).
+            NotFoundError: The table is gone.
+            IdentityError: The table of the pre-commit is not this one.
+        """
+        state = fence(self._sink.catalogs, self._name, self._key, self._lineage, self._sink.retry)
+        here = state.committed if state.committed and state.committed.lineage == self._lineage else None
+        if state.rolled_back:
+            raise rolled_back(self._name, self._key, here)
+        self._committed = here.epoch if here else None
+        if state.at_ms is not None:
+            self._committed_us = state.at_ms * 1000
+        if pre_commit is not None:
+            self.commit(pre_commit)
+
+    def write(self, frame: pl.DataFrame) -> None:
+        """See ``SinkWriter.write``: rows are buffered, and written by a thread beyond ``buffer_bytes``."""
+        self._buffer.add(frame)
+
+    def prepare(self, epoch: EpochId, coverage: Boundary | None) -> PreCommit | None:
+        """See ``SinkWriter.prepare``.
+
+        Without rows, a moved boundary is committed as a marker once per ``marker_interval_us``.
+
+        Raises:
+            SchemaError: The table's schema has changed so that the rows no longer fit.
+            NotFoundError: The table is gone (``TABLE_NOT_FOUND``).
+            IdentityError: The table was recreated.
+        """
+        files = self._buffer.finish()
+        if not files and not self._marker_due(coverage):
+            return None
+        staged = seal(self._buffer.table, files, f"{self._key.digest}-{epoch.epoch}-{epoch.attempt}")
+        return iceberg_precommit.to_json(
+            EpochCommit(
+                table=self._name,
+                table_uuid=self._uuid,
+                key=self._key,
+                lineage=epoch.lineage,
+                epoch=epoch.epoch,
+                attempt=epoch.attempt,
+                staged=staged,
+                coverage=coverage,
+                previous=self._committed,
+            )
+        )
+
+    def commit(self, pre_commit: PreCommit) -> None:
+        """See ``SinkWriter.commit`` and :func:`catalog.commit.commit_epoch` for its errors."""
+        wanted = iceberg_precommit.from_json(pre_commit)
+        crash.point("iceberg-before-commit")
+        commit_epoch(self._sink.catalogs, wanted, self._sink.retry)
+        crash.point("iceberg-after-commit")
+        self._committed = max(wanted.epoch, self._committed or 0)
+        self._committed_us = self._sink.clock.now_us()
+        self._coverage = wanted.coverage
+        remove(self._buffer.table.io, [manifest.path for manifest in wanted.staged])
+
+    def abort(self) -> None:
+        """See ``SinkWriter.abort``."""
+        self._buffer.clear()
+
+    def close(self) -> None:
+        """See ``SinkWriter.close``."""
+        self._buffer.close()
+
+    def _marker_due(self, coverage: Boundary | None) -> bool:
+        if coverage is None or coverage == self._coverage:
+            return False
+        return self._sink.clock.now_us() - self._committed_us >= self._sink.marker_interval_us
+
+
+class _Identity:
+    """Which table a lineage writes to, noted once beside the job's checkpoints.
+
+    Without it a table that was dropped between two runs would be made anew, and what it held would be missing silently.
+    """
+
+    def __init__(self, blobs: BlobStore, name: str) -> None:
+        self._blobs = blobs
+        self._name = name
+
+    def read(self) -> str | None:
+        """The noted UUID."""
+        try:
+            value: dict[str, Any] = json.loads(self._blobs.get(self._name))
+        except NotFoundError:
+            return None
+        return str(value["table_uuid"])
+
+    def record(self, table_uuid: str) -> None:
+        """Note it, unless it is noted already."""
+        with suppress(FencedError):
+            self._blobs.put(self._name, json.dumps({"version": 1, "table_uuid": table_uuid}).encode())
