@@ -1,5 +1,6 @@
 """The private parts of pyiceberg and Polars that Headrace leans on still do what it needs."""
 
+# ruff: noqa: DTZ001 - naive datetimes are part of what is tested
 from __future__ import annotations
 
 import datetime as dt

@@ -312,14 +312,14 @@ def test_snk_04_a_table_that_is_dropped_or_recreated(lake: Lake) -> None:
     for action in (
         lambda: writer.prepare(epoch(3), None),
         lambda: writer.commit(pending),
-        lambda: lake.writer(),
+        lake.writer,
         lambda: lake.writer().recover(pending),
     ):
         with pytest.raises(NotFoundError) as missing:
             action()
         assert missing.value.code == "TABLE_NOT_FOUND"
     create_table(lake.catalogs, lake.name, ROWS)
-    for action in (lambda: writer.commit(pending), lambda: lake.writer()):
+    for action in (lambda: writer.commit(pending), lake.writer):
         with pytest.raises(IdentityError):
             action()
     assert lake.ids() == []

@@ -1,5 +1,6 @@
 """Iceberg and Polars schemas, and whether frames fit a table."""
 
+# ruff: noqa: DTZ001 - naive datetimes are part of what is tested
 from __future__ import annotations
 
 import datetime as dt
