@@ -8,7 +8,6 @@ Sinks stage below ``staging/<lineage>/<epoch>-<attempt>/`` (:func:`staging_folde
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import re
 import uuid
@@ -22,6 +21,7 @@ import polars as pl
 
 from headrace.kernel.errors import DataError, FencedError, NotFoundError, UserError
 from headrace.kernel.protocols import EpochId, Head, Json, OperatorState, Position, PreCommit
+from headrace.state.frames import damaged, frame_from_ipc, frame_to_ipc
 from headrace.state.stores import JobStore
 
 FORMAT: Final = "headrace-checkpoint"
@@ -298,25 +298,6 @@ class CheckpointStore:
         return frame_from_ipc(data, ref.blob)
 
 
-def frame_to_ipc(frame: pl.DataFrame) -> bytes:
-    """A frame as an Arrow IPC file, lz4."""
-    out = io.BytesIO()
-    frame.write_ipc(out, compression="lz4")
-    return out.getvalue()
-
-
-def frame_from_ipc(data: bytes, name: str) -> pl.DataFrame:
-    """Read what :func:`frame_to_ipc` wrote.
-
-    Raises:
-        DataError: Not an Arrow IPC file; the message has ``name``.
-    """
-    try:
-        return pl.read_ipc(io.BytesIO(data))
-    except (pl.exceptions.PolarsError, OSError) as error:
-        raise damaged(name, str(error)) from error
-
-
 def encode(checkpoint: Checkpoint) -> bytes:
     """The stored form: a line with format, version and digest, then a line with the record, both JSON."""
     body = json.dumps(_to_json(checkpoint), default=_mapping, separators=(",", ":")).encode()
@@ -351,17 +332,6 @@ def decode(data: bytes, name: str) -> Checkpoint:
         return _from_json(json.loads(body))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise damaged(name, repr(error)) from error
-
-
-def damaged(name: str, detail: str) -> DataError:
-    """The error for a blob of a checkpoint that cannot be read."""
-    return DataError(
-        f"the checkpoint file {name} is damaged",
-        detail=detail,
-        hint="restore the file from a backup of the store, or start the job from an older checkpoint",
-        code="CHECKPOINT_DAMAGED",
-        context={"file": name},
-    )
 
 
 def _to_json(checkpoint: Checkpoint) -> dict[str, Any]:

@@ -1,0 +1,148 @@
+"""Which epoch of a sink's shard the broker has committed: records in a compacted topic of Headrace's own.
+
+A marker is written in the very transaction that it speaks of, so it is there if and only if the epoch's records are.
+(Offsets of a consumer group are no place for it: they expire, and lag tools overwrite them.)
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import zlib
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from confluent_kafka import OFFSET_BEGINNING, KafkaError, Message, TopicPartition
+
+from headrace.kafka import KafkaCluster, KafkaMetadata, map_error, mapped
+from headrace.kernel.errors import ConfigError, InternalError, UnavailableError
+from headrace.kernel.protocols import EpochId
+from headrace.sinks.kafka_topics import ensure_topic, topic_setting
+
+TOPIC: Final = "__headrace_commits"
+PARTITIONS: Final = 32
+"""Of a new topic. Jobs share it: one that dies in a transaction holds back readers of its partition for a while."""
+
+_SECONDS: Final = 180.0
+_FETCH: Final = 10_000
+_POLL_SECONDS: Final = 0.1
+_DAY_MS: Final = 86_400_000
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """The last committed epoch of a shard."""
+
+    lineage: str
+    epoch: int
+    attempt: str
+
+    def covers(self, epoch: EpochId) -> bool:
+        """Whether ``epoch`` is committed: epochs of a lineage are committed in order.
+
+        Raises:
+            InternalError: The epoch was committed by another attempt, though only one can have been decided.
+        """
+        if self.lineage != epoch.lineage or self.epoch < epoch.epoch:
+            return False
+        if self.epoch == epoch.epoch and self.attempt != epoch.attempt:
+            raise InternalError(
+                f"epoch {epoch.epoch} of job {epoch.job_uid!r} was committed to kafka by another attempt",
+                detail=f"marker: {self.attempt}, checkpoint: {epoch.attempt}",
+            )
+        return True
+
+
+def marker_record(epoch: EpochId, sink: str, shard: int) -> tuple[bytes, bytes]:
+    """Key and value of the marker of an epoch."""
+    value = {"version": 1, **asdict(Marker(epoch.lineage, epoch.epoch, epoch.attempt))}
+    return _key(epoch.job_uid, sink, shard), json.dumps(value).encode()
+
+
+def ensure_marker_topic(cluster: KafkaCluster, job_uid: str, sink: str, shard: int) -> int:
+    """Create the topic when it is absent.
+
+    Returns:
+        The partition for new markers of a shard. A pre-commit keeps it, so that partitions may be added later.
+
+    Raises:
+        ConfigError: It is there but not compacted: markers would expire, and epochs be written twice.
+    """
+    found = ensure_topic(
+        cluster, TOPIC, partitions=PARTITIONS, config={"cleanup.policy": "compact", "segment.ms": str(_DAY_MS)}
+    )
+    policy = topic_setting(cluster, TOPIC, "cleanup.policy")
+    if policy != "compact":
+        raise ConfigError(
+            f"topic {TOPIC} on cluster {cluster.name!r} is not compacted",
+            detail=f"cleanup.policy is {policy}",
+            hint="set cleanup.policy=compact on it",
+        )
+    return zlib.crc32(_key(job_uid, sink, shard)) % len(found.partitions)
+
+
+def read_marker(cluster: KafkaCluster, partition: int, job_uid: str, sink: str, shard: int) -> Marker | None:
+    """The last committed marker of a shard, read to the end of its partition as it is now.
+
+    The caller has called ``init_transactions`` for the shard, so that no transaction of its own is open or about to
+    be completed. The end is the high watermark, not the last stable offset: a transaction of *another* job that is
+    open before our marker hides it for a while, and taking it for absent would write the epoch twice.
+
+    Raises:
+        UnavailableError: The end was not reached within three minutes.
+    """
+    end = KafkaMetadata(cluster).latest(TOPIC, [partition])[partition]
+    key = _key(job_uid, sink, shard)
+    found = None
+    for message in _committed_records(cluster, partition, end):
+        if message.key() == key:
+            found = _from_json(message.value())
+    return found
+
+
+def _committed_records(cluster: KafkaCluster, partition: int, end: int) -> Iterator[Message]:
+    cannot = f"partition {partition} of topic {TOPIC} on cluster {cluster.name!r} cannot be read to its end"
+    deadline = time.monotonic() + _SECONDS
+    consumer = cluster.consumer()
+    reached = 0
+    try:
+        with mapped(cannot):
+            consumer.assign([TopicPartition(TOPIC, partition, OFFSET_BEGINNING)])
+            while reached < end:
+                if time.monotonic() > deadline:
+                    raise UnavailableError(
+                        cannot,
+                        detail=f"at offset {reached} of {end} after {_SECONDS:g} s",
+                        hint="another job's open transaction may hold it back; it ends with its transaction.timeout.ms",
+                    )
+                for message in consumer.consume(_FETCH, _POLL_SECONDS):
+                    error = message.error()
+                    offset = message.offset()
+                    if error is None and offset is not None:
+                        reached = offset + 1
+                        yield message
+                    elif error is not None and error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - librdkafka's public name
+                        reached = max(reached, offset or 0)
+                    elif error is not None and not error.retriable():
+                        raise map_error(error, cannot)
+    finally:
+        consumer.close()
+
+
+def _key(job_uid: str, sink: str, shard: int) -> bytes:
+    return json.dumps({"job": job_uid, "sink": sink, "shard": shard}).encode()
+
+
+def _from_json(data: bytes | str | None) -> Marker:
+    try:
+        value = json.loads(data or b"")
+        if value["version"] == 1:
+            return Marker(str(value["lineage"]), int(value["epoch"]), str(value["attempt"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise InternalError(f"a record in topic {TOPIC} is no commit marker", detail=repr(data)) from error
+    raise InternalError(
+        f"a record in topic {TOPIC} has version {value['version']!r}",
+        detail="this release reads version 1",
+        hint="run the job with the release that wrote it, or a later one",
+    )
