@@ -5,9 +5,10 @@ parsing alone can open files (a table function in a subquery) and turns ``now()`
 of the Python API pass the same check on their tree; those that call Python functions are accepted but declared
 *not invariant*, since nobody can look into them.
 
-Semantics are those of Polars' SQL: ``/`` on integers truncates, ``cast`` is strict (a value that does not fit ends the
-job, ``try_cast`` gives null), comparisons with null give null, and NaN is equal to itself and larger than all numbers.
-Names of columns are case-sensitive; a column whose name is a key word is written in double quotes.
+Semantics are those of Polars' SQL: ``/`` gives a float, ``//`` truncates towards zero and ``%`` has the sign of the
+dividend; ``cast`` is strict (a value that does not fit ends the job, ``try_cast`` gives null); comparisons with null
+give null, and NaN is equal to itself and larger than all numbers. Names of columns are case-sensitive; a column whose
+name is a key word is written in double quotes.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ needs nothing but its own columns.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 import polars as pl
@@ -36,8 +37,19 @@ def needs(wanted: Aggregate, output: str) -> set[str]:
             return {f"{wanted.kind}:{key}"}
 
 
-def row_columns(wanted: Aggregate, output: str, dtype: pl.DataType | None, where: str) -> Mapping[str, pl.Expr]:
-    """What is computed of each row, by the name of the state column that it is reduced into.
+@dataclass(frozen=True, slots=True, eq=False)
+class Build:
+    """How state columns are built of rows: ``rows`` are computed of each row, ``state`` reduces those by group."""
+
+    rows: Mapping[str, pl.Expr] = field(default_factory=dict)
+    state: Mapping[str, pl.Expr] = field(default_factory=dict)
+
+    def __or__(self, other: Build) -> Build:
+        return Build({**self.rows, **other.rows}, {**self.state, **other.state})
+
+
+def build(wanted: Aggregate, output: str, dtype: pl.DataType | None, where: str) -> Build:
+    """How the state of an aggregate is built.
 
     Args:
         wanted: The aggregate.
@@ -49,15 +61,16 @@ def row_columns(wanted: Aggregate, output: str, dtype: pl.DataType | None, where
         SpecError: The type does not go with the aggregate.
     """
     if wanted.argument is None or dtype is None:
-        return {}
+        return Build(state={ROWS: pl.len().cast(pl.Int64)})
     key, value = wanted.key(output), wanted.argument.expr
     where = f"{where}: {wanted.text}"
-    if wanted.kind in {Kind.MIN, Kind.MAX}:
-        if dtype.is_nested() or isinstance(dtype, pl.Object | pl.Categorical):
-            raise SpecError(f"{where} over {dtype} is not supported", hint="aggregate a scalar of it")
-        return {f"{wanted.kind}:{key}": one_zero(value, dtype)}
-    counted = {f"count:{key}": value.is_not_null().cast(pl.Int64)}
-    return counted if wanted.kind is Kind.COUNT else counted | _addends(value, key, dtype, where)
+    match wanted.kind:
+        case Kind.COUNT:
+            return _counted(f"count:{key}", key, value)
+        case Kind.MIN | Kind.MAX:
+            return _extreme(f"{wanted.kind}:{key}", value, dtype, where)
+        case Kind.SUM | Kind.MEAN:
+            return _float_sum(key, value) if dtype.is_float() else _sum(key, value, dtype, where)
 
 
 def reduction(name: str) -> pl.Expr:
@@ -104,26 +117,39 @@ def one_zero(value: pl.Expr, dtype: pl.DataType) -> pl.Expr:
     return pl.when(value == 0).then(pl.lit(0.0, dtype)).otherwise(value) if dtype.is_float() else value
 
 
-def _addends(value: pl.Expr, key: str, dtype: pl.DataType, where: str) -> dict[str, pl.Expr]:
-    if dtype.is_float():
-        return _fixed_point(value.cast(pl.Float64), key)
+def _counted(row: str, key: str, value: pl.Expr) -> Build:
+    """The number of non-null values, counted on a row column named ``row``."""
+    return Build({row: value}, {f"count:{key}": pl.col(row).count().cast(pl.Int64)})
+
+
+def _extreme(name: str, value: pl.Expr, dtype: pl.DataType, where: str) -> Build:
+    if dtype.is_nested() or isinstance(dtype, pl.Object | pl.Categorical):
+        raise SpecError(f"{where} over {dtype} is not supported", hint="aggregate a scalar of it")
+    return Build({name: one_zero(value, dtype)}, {name: reduction(name)})
+
+
+def _sum(key: str, value: pl.Expr, dtype: pl.DataType, where: str) -> Build:
+    name = f"sum:{key}"
     if isinstance(dtype, pl.Decimal):
-        return {f"sum:{key}": value.cast(pl.Decimal(38, dtype.scale))}
-    if dtype.is_integer() or isinstance(dtype, pl.Boolean | pl.Null):
-        return {f"sum:{key}": value.cast(pl.Int128)}
-    raise SpecError(f"{where} needs a number, not {dtype}", hint="cast(... as bigint) or cast(... as double)")
+        wide = value.cast(pl.Decimal(38, dtype.scale))
+    elif dtype.is_integer() or isinstance(dtype, pl.Boolean | pl.Null):
+        wide = value.cast(pl.Int128)
+    else:
+        raise SpecError(f"{where} needs a number, not {dtype}", hint="cast(... as bigint) or cast(... as double)")
+    return _counted(name, key, wide) | Build(state={name: reduction(name)})
 
 
-def _fixed_point(value: pl.Expr, key: str) -> dict[str, pl.Expr]:
-    small = value.abs() < _LIMIT
-    within = pl.when(small).then(value)
+def _float_sum(key: str, value: pl.Expr) -> Build:
+    """Two fixed-point limbs, and what lies beyond them: 0, or the value where it is too large or no number."""
+    coarse, fine, beyond = f"coarse:{key}", f"fine:{key}", f"beyond:{key}"
+    value = value.cast(pl.Float64)
+    within = pl.when(value.abs() < _LIMIT).then(value).otherwise(0.0)
     units = (within * _COARSE).cast(pl.Int128)
     rest = within - units.cast(pl.Float64) / _COARSE
-    return {
-        f"coarse:{key}": units,
-        f"fine:{key}": (rest * _FINE).cast(pl.Int128),
-        f"beyond:{key}": pl.when(small.not_()).then(value),
-    }
+    limbs = {coarse: units, fine: (rest * _FINE).cast(pl.Int128)}
+    return _counted(beyond, key, value - within) | Build(
+        limbs, {name: reduction(name) for name in (coarse, fine, beyond)}
+    )
 
 
 def _total(key: str, state: pl.Schema) -> pl.Expr:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import polars as pl
 
@@ -27,7 +27,7 @@ from headrace.kernel.errors import SpecError
 from headrace.kernel.protocols import LATE, MAIN, Determinism, OperatorState
 from operators import event_time as times
 from operators import partials
-from operators.aggregates import Aggregate, aggregate
+from operators.aggregates import Aggregate, Kind, aggregate
 from operators.determinism import weakest
 from operators.errors import column_not_found, planning
 from operators.window_instance import WINDOW_END, WINDOW_START, Layout, WindowInstance
@@ -65,6 +65,7 @@ class TumblingWindow:
     offset_us: int = 0
     time_zone: str | None = None
     _wanted: Mapping[str, Aggregate] = field(init=False, repr=False, compare=False)
+    _plans: dict[tuple[Any, ...], _Plan] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.size_us <= 0:
@@ -124,30 +125,20 @@ class TumblingWindow:
             SpecError: The rows lack a column (``COLUMN_NOT_FOUND``) or have types that do not fit.
         """
         schema = rows.collect_schema()
-        time, start = self._times(schema)
+        plan = self._plan(schema)
         if columns.ROW_WATERMARK in schema:
-            rows = rows.filter(self._is_late(time).not_())
-        keys = [*self.by, WINDOW_START]
-        state = self._row_columns(schema)
-        selected = rows.select(
-            *(partials.one_zero(pl.col(name), schema[name]).alias(name) for name in self.by),
-            start.alias(WINDOW_START),
-            *(expr.alias(name) for name, expr in state.items()),
-        )
-        return selected.group_by(keys).agg(pl.len().cast(pl.Int64).alias(partials.ROWS), *partials.reductions(state))
+            rows = rows.filter(plan.late.not_())
+        return rows.select(plan.rows).group_by(*self.by, WINDOW_START).agg(plan.state)
 
     def late(self, rows: pl.LazyFrame) -> pl.LazyFrame:
         """Late rows and rows without event time, with all their columns.
 
         Raises:
-            SpecError: The event-time column is not there, or is no time.
+            SpecError: The rows lack a column (``COLUMN_NOT_FOUND``) or have types that do not fit.
         """
         schema = rows.collect_schema()
-        time, _ = self._times(schema)
-        left_out = time.is_null()
-        if columns.ROW_WATERMARK in schema:
-            left_out |= self._is_late(time)
-        return rows.filter(left_out)
+        plan = self._plan(schema)
+        return rows.filter(plan.late | plan.timeless if columns.ROW_WATERMARK in schema else plan.timeless)
 
     def output_schema(self, schema: pl.Schema) -> pl.Schema:
         """See :class:`headrace.kernel.protocols.StatefulOperator`."""
@@ -172,31 +163,62 @@ class TumblingWindow:
         layout = Layout(self._where, tuple(self.by), self.size_us, self.offset_us, self._finish)
         return WindowInstance(layout, schema, state)
 
-    def _times(self, schema: pl.Schema) -> tuple[pl.Expr, pl.Expr]:
-        """Event time in microseconds, and the start of its window as a timestamp."""
-        for name in (self.event_time, *self.by):
-            if name not in schema:
-                raise column_not_found(name, schema.names(), self._where)
+    def _plan(self, schema: pl.Schema) -> _Plan:
+        """The expressions over rows of a schema; made once for each schema, since a batch may be small."""
+        key = tuple(schema.items())
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = self._plans[key] = self._planned(schema)
+        return plan
+
+    def _planned(self, schema: pl.Schema) -> _Plan:
+        self._check_keys(schema)
         dtype = schema[self.event_time]
         time = times.microseconds(self.event_time, dtype, self._where)
         start = times.window_start(time, self.size_us, self.offset_us)
-        return time, start.cast(pl.Datetime("us", times.time_zone(dtype)))
+        late = (start + self.size_us <= pl.col(columns.ROW_WATERMARK)).fill_null(value=False)
+        build = self._build(schema)
+        keys = [partials.one_zero(pl.col(name), schema[name]).alias(name) for name in self.by]
+        window = start.cast(pl.Datetime("us", times.time_zone(dtype))).alias(WINDOW_START)
+        return _Plan(
+            late=late,
+            timeless=time.is_null(),
+            rows=[*keys, window, *(expr.alias(name) for name, expr in build.rows.items())],
+            state=[expr.alias(name) for name, expr in build.state.items()],
+        )
 
-    def _is_late(self, time: pl.Expr) -> pl.Expr:
-        end = times.window_start(time, self.size_us, self.offset_us) + self.size_us
-        return (end <= pl.col(columns.ROW_WATERMARK)).fill_null(value=False)
-
-    def _row_columns(self, schema: pl.Schema) -> dict[str, pl.Expr]:
+    def _check_keys(self, schema: pl.Schema) -> None:
+        for name in (self.event_time, *self.by):
+            if name not in schema:
+                raise column_not_found(name, schema.names(), self._where)
         for name in self.by:
             if schema[name].is_nested() or isinstance(schema[name], pl.Object):
                 raise SpecError(
                     f"{self._where}: key {name!r} has type {schema[name]}", hint="take scalars of it as keys"
                 )
+
+    def _build(self, schema: pl.Schema) -> partials.Build:
         arguments = {name: wanted.argument.expr for name, wanted in self._wanted.items() if wanted.argument}
         with planning(self._where, schema.names()):
-            frame = pl.LazyFrame(schema=schema)
-            types = frame.select(**arguments).collect_schema() if arguments else pl.Schema()
-        state: dict[str, pl.Expr] = {}
+            types = pl.LazyFrame(schema=schema).select(**arguments).collect_schema()
+        build = partials.build(Aggregate(Kind.COUNT), "", None, self._where)
         for name, wanted in self._wanted.items():
-            state.update(partials.row_columns(wanted, name, types.get(name), self._where))
-        return state
+            build |= partials.build(wanted, name, types.get(name), self._where)
+        return build
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Plan:
+    """Expressions over the rows of one schema.
+
+    Attributes:
+        late: Whether a row is late; needs the column ``_row_watermark``.
+        timeless: Whether a row has no event time.
+        rows: Keys, window and what aggregates need of each row.
+        state: The state columns, reduced of ``rows`` by group.
+    """
+
+    late: pl.Expr
+    timeless: pl.Expr
+    rows: Sequence[pl.Expr]
+    state: Sequence[pl.Expr]
