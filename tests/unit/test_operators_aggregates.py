@@ -9,7 +9,7 @@ from fractions import Fraction
 
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from operators.aggregates import aggregate, count, maximum, mean, minimum, total
@@ -35,6 +35,7 @@ def shuffled_cuts(values):
 FLOATS = st.floats(-1e20, 1e20) | st.floats(-1, 1) | st.sampled_from([0.1, 1e-19, -0.0, 1e16, -1e16, 3.0])
 
 
+@settings(max_examples=60, deadline=None)
 @given(st.lists(FLOATS, min_size=1, max_size=30).flatmap(lambda v: st.tuples(st.just(v), shuffled_cuts(v))))
 def test_float_sums_are_right_and_depend_on_nothing(case) -> None:
     values, (order, cuts) = case
@@ -47,6 +48,7 @@ def test_float_sums_are_right_and_depend_on_nothing(case) -> None:
 SPECIAL = st.sampled_from([math.inf, -math.inf, math.nan, 1e300, 2.0**77, 1.0, -0.0])
 
 
+@settings(max_examples=60, deadline=None)
 @given(st.lists(SPECIAL, min_size=1, max_size=6).filter(lambda v: sum(1 for x in v if 1e20 < abs(x) < math.inf) < 2))
 def test_infinities_nan_and_one_huge_value_behave_as_in_ieee(values) -> None:
     found = compute("sum(x)", pl.Series(values, dtype=pl.Float64), [1])
@@ -55,6 +57,7 @@ def test_infinities_nan_and_one_huge_value_behave_as_in_ieee(values) -> None:
     assert found == expected or (math.isnan(found) and math.isnan(expected))
 
 
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(-(2**61), 2**61), min_size=1, max_size=3))
 def test_integer_sums_and_means_are_exact(values) -> None:
     series = pl.Series(values, dtype=pl.Int64)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.kernel.errors import SchemaError, SpecError
@@ -107,6 +107,7 @@ def test_text_that_does_not_parse_is_named(text: str) -> None:
     assert repr(text) in caught.value.message
 
 
+@settings(max_examples=60, deadline=None)
 @given(st.text(alphabet="abn()'\"`$-/*,. ;\\=><0123\n[]{}#", max_size=30) | st.text(max_size=20))
 def test_any_text_gives_an_expression_or_a_spec_error(text: str) -> None:
     try:
@@ -115,6 +116,7 @@ def test_any_text_gives_an_expression_or_a_spec_error(text: str) -> None:
         assert error.hint  # noqa: PT017 - both outcomes are right
 
 
+@settings(max_examples=60, deadline=None)
 @given(st.sampled_from(["now()", "current_date", "x in (select 1)", "random()"]), st.sampled_from(["'", '"', "`"]))
 def test_quoting_is_seen_as_the_parser_sees_it(text: str, quote: str) -> None:
     """Inside quotes it is a value or a name; behind a closed quote it is code again."""
