@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any, TextIO
@@ -30,6 +31,24 @@ def _value(value: Any) -> str:
     if isinstance(value, str):
         return json.dumps(value) if not value or any(char in value for char in ' "=\n') else value
     return json.dumps(value, separators=(",", ":"), default=str)
+
+
+class _JsonFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        facts = {
+            "level": record.levelname.lower(),
+            "event": "log",
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        return json_line({"time": time_text(int(record.created * 1e6)), **facts})
+
+
+def set_up_logging(*, as_json: bool) -> None:
+    """Send warnings of Headrace and its libraries to standard error, in the form of the other lines."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_JsonFormatter() if as_json else logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
 
 
 class LogObserver:

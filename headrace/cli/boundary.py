@@ -1,0 +1,125 @@
+"""``headrace boundary``: show and set the boundary record of a table."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Final
+
+import typer
+
+from catalog.boundary_record import find_boundary, merged
+from catalog.catalogs import Catalogs, TableName
+from catalog.commit import set_boundary as commit_boundary
+from headrace.cli.settings import Settings
+from headrace.jobs.config import Config
+from headrace.kafka.cluster import KafkaCluster
+from headrace.kafka.metadata import KafkaMetadata, OffsetRange, TopicInfo
+from headrace.kernel.boundary import Boundary, PartitionRange, TopicBoundary
+from headrace.kernel.errors import NotFoundError, UserError
+
+_OFFSET: Final = re.compile(r"(\d{1,9}):(?:(\d{1,18})-)?(\d{1,18})")
+
+
+def show_boundary(name: str, snapshot: int | None, settings: Settings, *, as_json: bool) -> None:
+    """Print the record that holds for a snapshot of a table.
+
+    Raises:
+        NotFoundError: There is no such table or snapshot, or no record.
+    """
+    table = Catalogs(settings.load().catalogs).load(name)
+    if snapshot is not None and table.snapshot_by_id(snapshot) is None:
+        raise NotFoundError(f"table {name} has no snapshot {snapshot}", code="SNAPSHOT_NOT_FOUND")
+    current = table.current_snapshot()
+    pinned = snapshot or (current.snapshot_id if current else None)
+    found = find_boundary(table, pinned)
+    if found is None:
+        hint = "fill the table with headrace archive, or state what it covers with headrace boundary set"
+        raise NotFoundError(f"table {name} has no boundary record", hint=hint, code="BOUNDARY_NOT_FOUND")
+    if as_json:
+        facts = {
+            "table": name,
+            "snapshot": pinned,
+            "recorded_in": found.snapshot_id,
+            "where": found.where,
+            "proven": found.proven,
+            "foreign_changes": [change.snapshot_id for change in found.foreign_changes],
+        }
+        typer.echo(json.dumps(facts | {"boundary": found.boundary.to_json()}))
+        return
+    typer.echo(f"table {name}, snapshot {pinned}: recorded in snapshot {found.snapshot_id} ({found.where})")
+    _print(found.boundary)
+    for change in found.foreign_changes:
+        rows = f"{change.added} rows added, {change.deleted} deleted"
+        typer.echo(f"warning: snapshot {change.snapshot_id} ({change.operation}, {rows}) says nothing of its offsets")
+
+
+def set_boundary(name: str, topic: str, offsets: Sequence[str], cluster: str, settings: Settings) -> None:
+    """Record what a table covers of a topic; other topics' records stay.
+
+    Raises:
+        NotFoundError: There is no such table, topic or partition.
+        UserError: An offset is malformed or beyond the end of the log.
+    """
+    wanted = dict(parse_offset(text) for text in offsets)
+    config = settings.load()
+    catalogs = Catalogs(config.catalogs)
+    table = catalogs.load(name)
+    info, logs = _topic(config, cluster, topic, wanted)
+    for partition, covered in wanted.items():
+        _check(topic, partition, covered, logs[partition])
+    current = table.current_snapshot()
+    found = find_boundary(table, current.snapshot_id if current else None)
+    stated = Boundary({topic: TopicBoundary(wanted, info.topic_id)}, info.cluster_id)
+    boundary = merged(found.boundary if found else None, stated)
+    snapshot = commit_boundary(catalogs, TableName.parse(name), boundary)
+    typer.echo(f"table {name}: recorded in snapshot {snapshot}")
+    _print(boundary)
+
+
+def parse_offset(text: str) -> tuple[int, PartitionRange]:
+    """``PARTITION:NEXT`` or ``PARTITION:START-NEXT``; the start is 0 when it is not given.
+
+    Raises:
+        UserError: The text is neither.
+    """
+    match = _OFFSET.fullmatch(text)
+    if not match or int(match[2] or 0) > int(match[3]):
+        hint = "write PARTITION:NEXT_OFFSET, for example 0:1834, or PARTITION:START-NEXT"
+        raise UserError(f"{text!r} is no offset of a partition", hint=hint, code="OFFSET_INVALID")
+    return int(match[1]), PartitionRange(int(match[2] or 0), int(match[3]))
+
+
+def _topic(
+    config: Config, cluster: str, topic: str, wanted: dict[int, PartitionRange]
+) -> tuple[TopicInfo, dict[int, OffsetRange]]:
+    metadata = KafkaMetadata(KafkaCluster(cluster, config.kafka_cluster(cluster)))
+    info = metadata.describe(topic)
+    unknown = sorted(set(wanted) - set(info.partitions))
+    if unknown:
+        hint = f"it has partitions {info.partitions[0]} to {info.partitions[-1]}"
+        raise NotFoundError(f"topic {topic!r} has no partition {unknown[0]}", hint=hint, code="PARTITION_NOT_FOUND")
+    return info, metadata.ranges(topic, wanted)
+
+
+def _check(topic: str, partition: int, covered: PartitionRange, log: OffsetRange) -> None:
+    if covered.next > log.latest:
+        raise UserError(
+            f"topic {topic!r} partition {partition} ends at {log.latest}, before {covered.next}",
+            hint="give the first offset that the table does not hold",
+            code="OFFSET_INVALID",
+        )
+    if covered.next < log.earliest:
+        typer.echo(
+            f"warning: partition {partition} begins at {log.earliest}: offsets from {covered.next} on are gone, "
+            "and a job over this table would refuse to start",
+            err=True,
+        )
+
+
+def _print(boundary: Boundary) -> None:
+    for topic, covered in sorted(boundary.topics.items()):
+        typer.echo(f"topic {topic}" + (f" (id {covered.topic_id})" if covered.topic_id else ""))
+        for partition, at in sorted(covered.partitions.items()):
+            typer.echo(f"  partition {partition}: offsets {at.start} up to {at.next}, exclusive")
