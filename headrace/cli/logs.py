@@ -79,7 +79,8 @@ class LogObserver:
 
     def on_event(self, event: Event) -> None:
         """See :meth:`Observer.on_event`."""
-        self._line(event.level, event.code, {"message": event.message, **redact(event.context)})
+        facts = {"code": event.code, "message": event.message, **redact(event.context)}
+        self._line(event.level, "note", facts)
 
     def _line(self, level: Level, event: str, facts: Mapping[str, Any]) -> None:
         record = {"time": time_text(self._clock.now_us()), "level": level.value, "event": event, **facts}

@@ -54,17 +54,18 @@ def archive_job(
 
 
 def schema_from_text(text: str) -> dict[str, str]:
-    """Columns written as ``id: int64, at: timestamptz``.
+    """Columns written as ``id: int64, at: timestamptz``, or as a JSON or YAML mapping.
 
     Raises:
         SpecError: The text is no such list, or names an unknown type.
     """
+    if text.lstrip().startswith("{"):
+        return _mapping(read_yaml(text, "--schema", {}).value, "--schema")
     try:
         dtype = parse_type(f"struct<{text}>")
     except ValueError as error:
-        raise SpecError(
-            f"schema {text!r} cannot be read", detail=str(error), hint="id: int64, at: timestamptz"
-        ) from error
+        hint = "write it like: id: int64, at: timestamptz"
+        raise SpecError(f"schema {text!r} cannot be read", detail=str(error), hint=hint) from error
     return _named(dict(dtype.to_schema()) if isinstance(dtype, pl.Struct) else {}, "the schema")
 
 
@@ -101,11 +102,15 @@ def table_schema(table: str, config: Config) -> dict[str, str]:
 
 def _from_text_file(file: Path) -> dict[str, str]:
     try:
-        value = read_yaml(file.read_text(encoding="utf-8"), str(file), {}).value
+        text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise SpecError(f"schema file {file} cannot be read", detail=str(error)) from error
+    return _mapping(read_yaml(text, str(file), {}).value, str(file))
+
+
+def _mapping(value: Any, name: str) -> dict[str, str]:
     if not isinstance(value, dict) or not all(isinstance(kind, str) for kind in value.values()):
-        raise SpecError(f"schema file {file} must map columns to types", hint="id: int64")
+        raise SpecError(f"{name} must map columns to types", hint="write it like: id: int64")
     return value
 
 

@@ -1,4 +1,4 @@
-"""What a job would do, as values: the answer of ``headrace plan`` and the API. Built by ``headrace.jobs.compile``."""
+"""What a job would do, as values: the answer of ``headrace plan`` and the API. Built by ``headrace.jobs.planning``."""
 
 from __future__ import annotations
 

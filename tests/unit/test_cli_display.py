@@ -150,7 +150,8 @@ class TestLogs:
             Event(Level.ERROR, "retry", "commit failed, again", {"token": "hush", "attempt": 2})
         )
         assert out.getvalue() == (
-            'time=1970-01-01T00:00:00Z level=error event=retry message="commit failed, again" token=*** attempt=2\n'
+            "time=1970-01-01T00:00:00Z level=error event=note code=retry "
+            'message="commit failed, again" token=*** attempt=2\n'
         )
 
     def test_closed_stream_does_not_stop_the_job(self) -> None:

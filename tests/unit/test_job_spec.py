@@ -268,3 +268,20 @@ class TestFacade:
     def test_unknown_name(self) -> None:
         with pytest.raises(AttributeError, match="has no attribute 'Jobb'"):
             _ = headrace.Jobb
+
+
+class TestDocs:
+    def test_every_key_is_documented(self) -> None:
+        text = (EXAMPLES.parent / "docs" / "job-spec.md").read_text()
+        schema = json_schema()
+        keys = {key for model in [schema, *schema["$defs"].values()] for key in model["properties"]}
+        missing = {key for key in keys if f"`{key}" not in text and f"{key}:" not in text}
+        assert not missing
+
+    @pytest.mark.parametrize("language", ["yaml", "python"])
+    def test_the_example_is_a_job(self, tmp_path: Path, language: str) -> None:
+        text = (EXAMPLES.parent / "docs" / "job-spec.md").read_text()
+        block = text.split(f"```{language}\n")[1].split("```")[0]
+        file = tmp_path / ("job.yaml" if language == "yaml" else "job.py")
+        file.write_text(block)
+        assert load_job(file).name == "flight-delays"
