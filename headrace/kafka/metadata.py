@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # not in its __all__
 
 from headrace.kafka.cluster import KafkaCluster
-from headrace.kafka.errors import map_error, mapped
+from headrace.kafka.errors import kafka_error, map_error, mapped
 from headrace.kernel.errors import UnavailableError
 
 DEADLINE: Final = 30.0
@@ -134,7 +134,11 @@ class KafkaMetadata:
                 try:
                     return ask(max(deadline - time.monotonic(), _PAUSE))
                 except KafkaException as error:
-                    transient = isinstance(map_error(error, message), UnavailableError)
+                    stale = kafka_error(error).code() == KafkaError._UNKNOWN_PARTITION  # noqa: SLF001 - its public name
+                    if stale:
+                        # The client's view of the topic is older than the partition.
+                        self._client = None
+                    transient = stale or isinstance(map_error(error, message), UnavailableError)
                     if not transient or time.monotonic() + _PAUSE >= deadline:
                         raise
                 time.sleep(_PAUSE)

@@ -1,0 +1,197 @@
+"""The Kafka tail of a source: where it begins, what it is, how it is opened. Building it does no I/O."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final
+
+import polars as pl
+from confluent_kafka import KafkaError, Message
+
+from headrace.kafka import KafkaCluster, KafkaMetadata
+from headrace.kernel.boundary import Boundary
+from headrace.kernel.clock import Clock, SystemClock
+from headrace.kernel.errors import UnavailableError
+from headrace.kernel.protocols import Json, ReadRequest
+from hybrid_source.decode import Decoder, JsonDecoder
+from hybrid_source.hybrid import EventTime
+from hybrid_source.stages import OpenTail, TopicIdentity
+from hybrid_source.tail_assignment import Assignment
+from hybrid_source.tail_batch import Records
+from hybrid_source.tail_bounds import TRANSACTION_WAIT_S, Bounds
+from hybrid_source.tail_offsets import EARLIEST, AtOffsets, AtTime, OnGap, Start, TopicOffsets
+from hybrid_source.tail_position import TailPosition
+from hybrid_source.tail_rate import RateLimit
+from hybrid_source.tail_reader import KafkaTailReader
+from hybrid_source.tail_rows import RowBuilder, event_times
+from hybrid_source.tail_watermark import TailWatermark
+
+PEEK_DEADLINE_S: Final = 10.0
+PEEK_ROWS: Final = 500
+DISCOVERY_S: Final = 30.0
+
+
+@dataclass(frozen=True)
+class KafkaTail:
+    """See :class:`hybrid_source.stages.TailStage`.
+
+    Attributes:
+        cluster: The cluster.
+        topic: The topic.
+        schema: Payload columns that messages carry.
+        event_time: None: no watermark.
+        start_at: Where a tail without a history begins.
+        on_gap: ``fail``, or ``record``: go on behind what is gone and write it into the position.
+        rate_limit: Rows per second; None: no limit.
+        discovery_s: Seconds between looks for new partitions.
+        transaction_wait_s: How long a bounded read waits for an open transaction.
+        decoder: Makes the decoder for some of the payload columns.
+        clock: For idleness, rate, discovery and waits.
+    """
+
+    cluster: KafkaCluster
+    topic: str
+    schema: pl.Schema
+    event_time: EventTime | None = None
+    start_at: Start = EARLIEST
+    on_gap: OnGap = "fail"
+    rate_limit: float | None = None
+    discovery_s: float = DISCOVERY_S
+    transaction_wait_s: float = TRANSACTION_WAIT_S
+    decoder: Callable[[pl.Schema], Decoder] = JsonDecoder
+    clock: Clock = field(default_factory=SystemClock)
+
+    @cached_property
+    def _metadata(self) -> KafkaMetadata:
+        return KafkaMetadata(self.cluster)
+
+    @property
+    def _offsets(self) -> TopicOffsets:
+        return TopicOffsets(self.topic, self._metadata, self.on_gap)
+
+    def identity(self) -> TopicIdentity:
+        """See :meth:`hybrid_source.stages.TailStage.identity`."""
+        found = self._metadata.describe(self.topic)
+        return TopicIdentity(self.topic, found.topic_id, found.cluster_id)
+
+    def start(self, boundary: Boundary | None) -> Json:
+        """See :meth:`hybrid_source.stages.TailStage.start`."""
+        partitions = self._metadata.describe(self.topic).partitions
+        if boundary is None:
+            return self._offsets.resolve(self.start_at, partitions).to_json()
+        covered = boundary.topics.get(self.topic)
+        nexts = {partition: found.next for partition, found in covered.partitions.items()} if covered else {}
+        return self._offsets.resume(nexts, partitions).to_json()
+
+    def offsets(self, position: Json) -> Mapping[int, int]:
+        """See :meth:`hybrid_source.stages.TailStage.offsets`."""
+        return TailPosition.from_json(position).nexts
+
+    def first_event_times(self, position: Json, partitions: Sequence[int]) -> Mapping[int, int]:
+        """See :meth:`hybrid_source.stages.TailStage.first_event_times`.
+
+        Records that cannot be decoded, and rows without an event time, are passed over.
+
+        Raises:
+            UnavailableError: A partition that has records gave none in time.
+        """
+        if self.event_time is None:
+            return {}
+        nexts = TailPosition.from_json(position).nexts
+        stable = self._metadata.stable(self.topic, partitions)
+        ahead = {partition: nexts[partition] for partition in partitions if stable[partition] > nexts[partition]}
+        return self._peek(ahead, self.event_time.column) if ahead else {}
+
+    def open(self, request: ReadRequest, position: Json, floor: int | None) -> OpenTail:
+        """See :meth:`hybrid_source.stages.TailStage.open`.
+
+        Partitions that the position does not know are read from offset 0.
+
+        Raises:
+            GapError: Wanted offsets have been deleted.
+            IdentityError: A wanted offset lies beyond the end of the log, or a partition is gone.
+            NotFoundError: The topic, or a column.
+        """
+        rows = RowBuilder(self.topic, self.schema, request, self.event_time, self.decoder)
+        found = self._metadata.describe(self.topic)
+        at = self._offsets.checked(TailPosition.from_json(position), found.partitions)
+        bounds = None
+        if request.until is not None:
+            ends = self._metadata.latest(self.topic, found.partitions)
+            bounds = Bounds(self.topic, ends, self.clock, transaction_wait_s=self.transaction_wait_s)
+        return KafkaTailReader(
+            self.cluster,
+            self._offsets,
+            found.topic_id,
+            rows,
+            self._watermark(at, floor),
+            at,
+            bounds=bounds,
+            rate=RateLimit(self.rate_limit, self.clock),
+            clock=self.clock,
+            discovery_s=self.discovery_s,
+        )
+
+    def _watermark(self, at: TailPosition, floor: int | None) -> TailWatermark:
+        time_ = self.event_time or EventTime("")
+        return TailWatermark(
+            self.clock,
+            {partition: state.max_event_time for partition, state in at.partitions.items()},
+            floor,
+            out_of_orderness_us=time_.out_of_orderness_us,
+            idle_us=time_.idle_us,
+        )
+
+    def _peek(self, nexts: Mapping[int, int], column: str) -> dict[int, int]:
+        decoder = self.decoder(pl.Schema({column: self.schema[column]}))
+        found: dict[int, int] = {}
+        ended: set[int] = set()
+        deadline = time.monotonic() + PEEK_DEADLINE_S
+        assignment = Assignment(self.cluster, self.topic, nexts)
+        try:
+            while len(found.keys() | ended) < len(nexts):
+                if time.monotonic() > deadline:
+                    missing = sorted(nexts.keys() - found.keys() - ended)
+                    raise UnavailableError(
+                        f"topic {self.topic!r}: the first records of partitions {missing} did not come in time",
+                        detail=f"waited {PEEK_DEADLINE_S:.0f} s",
+                        hint="check the brokers",
+                    )
+                messages = assignment.consume(PEEK_ROWS, 0.1)
+                ended |= _ended(messages)
+                read = [message for message in messages if message.error() is None]
+                for partition, at in _first_times(read, decoder, column).items():
+                    found.setdefault(partition, at)
+        finally:
+            assignment.close()
+        return found
+
+
+def _ended(messages: Sequence[Message]) -> set[int]:
+    """Partitions whose end was reached; other events are left to the reader that will read them in earnest."""
+    return {
+        partition
+        for message in messages
+        if (error := message.error()) is not None
+        and error.code() == KafkaError._PARTITION_EOF  # noqa: SLF001 - librdkafka's public name for the event
+        and (partition := message.partition()) is not None
+    }
+
+
+def _first_times(messages: Sequence[Message], decoder: Decoder, column: str) -> dict[int, int]:
+    records = Records.of(messages)
+    decoded = decoder.decode(records.values())
+    kept = range(len(messages)) if decoded.kept is None else decoded.kept
+    rows = pl.DataFrame(
+        {
+            "partition": pl.Series([records.partitions[index] for index in kept], dtype=pl.Int32),
+            "time": event_times(decoded.frame[column]),
+        }
+    )
+    return dict(rows.drop_nulls("time").unique("partition", keep="first", maintain_order=True).iter_rows())
+
+
+__all__ = ["AtOffsets", "AtTime", "KafkaTail", "OnGap", "Start"]

@@ -1,0 +1,87 @@
+"""A consumer with explicit offsets."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+
+from headrace.kafka import KafkaCluster, map_error, mapped
+from headrace.kernel.errors import AccessDeniedError, HeadraceError
+
+logger: Final = logging.getLogger(__name__)
+
+_QUEUED_ROWS: Final = 32_768
+_QUEUED_KBYTES: Final = 131_072
+"""What the client may hold ready, over all partitions."""
+
+
+class Assignment:
+    """A consumer that reads given partitions of one topic from given offsets; a group's offsets never decide.
+
+    Args:
+        cluster: The cluster.
+        topic: The topic.
+        nexts: Next offset by partition, given to the client with the assignment itself.
+    """
+
+    def __init__(self, cluster: KafkaCluster, topic: str, nexts: Mapping[int, int]) -> None:
+        self._topic = topic
+        self._message = f"topic {topic!r} on cluster {cluster.name!r} cannot be read"
+        self._fatal: KafkaError | None = None
+        share = max(1, len(nexts))
+        self._consumer: Consumer = cluster.consumer(
+            on_error=self._on_error,
+            queued_min_messages=max(1000, _QUEUED_ROWS // share),
+            queued_max_messages_kbytes=max(1024, _QUEUED_KBYTES // share),
+        )
+        with mapped(self._message):
+            self._consumer.assign(self._targets(nexts))
+
+    def consume(self, most: int, timeout: float) -> Sequence[Message]:
+        """Messages and events; waits the whole timeout unless ``most`` come.
+
+        Raises:
+            HeadraceError: The client cannot go on (authentication, a fatal error).
+        """
+        with mapped(self._message):
+            messages = self._consumer.consume(most, timeout)
+        if self._fatal is not None:
+            raise map_error(self._fatal, self._message)
+        return messages
+
+    def add(self, nexts: Mapping[int, int]) -> None:
+        """Read further partitions."""
+        with mapped(self._message):
+            self._consumer.incremental_assign(self._targets(nexts))
+
+    def drop(self, partitions: Sequence[int]) -> None:
+        """Read some partitions no longer."""
+        with mapped(self._message):
+            self._consumer.incremental_unassign([TopicPartition(self._topic, partition) for partition in partitions])
+
+    def end(self, partition: int) -> int | None:
+        """High watermark of a partition as the client last saw it; asks nobody."""
+        with mapped(self._message):
+            seen = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), cached=True)
+        return seen[1] if seen[1] >= 0 else None
+
+    def error(self, error: KafkaError, partition: int | None) -> HeadraceError:
+        """Our error for an event of a partition."""
+        return map_error(error, self._message, context={"topic": self._topic, "partition": partition})
+
+    def close(self) -> None:
+        """Leave."""
+        self._consumer.close()
+
+    def _targets(self, nexts: Mapping[int, int]) -> list[TopicPartition]:
+        return [TopicPartition(self._topic, partition, offset) for partition, offset in nexts.items()]
+
+    def _on_error(self, error: KafkaError) -> None:
+        kind = type(map_error(error, self._message))
+        if error.fatal() or issubclass(kind, AccessDeniedError):
+            self._fatal = error
+        else:
+            logger.warning("%s: %s: %s; the client keeps trying", self._message, error.name(), error.str())

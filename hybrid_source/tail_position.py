@@ -1,0 +1,97 @@
+"""Where a tail stands, as a versioned value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from headrace.kernel.errors import InternalError
+from headrace.kernel.protocols import Json
+
+POSITION_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """Where one partition stands.
+
+    Attributes:
+        next: Next offset (exclusive end of what was handed out), past transaction markers and holes.
+        max_event_time: Largest event time handed out so far, microseconds; None: no row had one.
+    """
+
+    next: int
+    max_event_time: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LostRange:
+    """Offsets ``first`` (inclusive) to ``next`` (exclusive) that were gone when wanted, under ``on_gap: record``."""
+
+    partition: int
+    first: int
+    next: int
+
+
+@dataclass(frozen=True, slots=True)
+class TailPosition:
+    """Where a tail stands.
+
+    Attributes:
+        partitions: State by partition; a partition that is not in it has not been discovered yet.
+        lost: The gap ledger, in the order in which the gaps were met.
+    """
+
+    partitions: Mapping[int, PartitionState]
+    lost: tuple[LostRange, ...] = ()
+
+    @property
+    def nexts(self) -> dict[int, int]:
+        """Next offset by partition."""
+        return {partition: state.next for partition, state in self.partitions.items()}
+
+    def with_partitions(self, changed: Mapping[int, PartitionState]) -> TailPosition:
+        """The position with some partitions replaced or added."""
+        return replace(self, partitions={**self.partitions, **changed})
+
+    def skipping(self, lost: LostRange) -> TailPosition:
+        """The position after giving up a range that is gone: the partition continues at its end."""
+        before = self.partitions.get(lost.partition)
+        after = PartitionState(lost.next, before.max_event_time if before else None)
+        return replace(self.with_partitions({lost.partition: after}), lost=(*self.lost, lost))
+
+    def to_json(self) -> Json:
+        """The versioned JSON form; 64-bit integers stay integers."""
+        out: dict[str, Any] = {
+            "version": POSITION_VERSION,
+            "partitions": {
+                str(partition): {"next": state.next}
+                if state.max_event_time is None
+                else {"next": state.next, "max_event_time": state.max_event_time}
+                for partition, state in sorted(self.partitions.items())
+            },
+        }
+        if self.lost:
+            out["lost"] = [{"partition": gap.partition, "first": gap.first, "next": gap.next} for gap in self.lost]
+        return out
+
+    @classmethod
+    def from_json(cls, value: Json) -> TailPosition:
+        """Read the JSON form.
+
+        Raises:
+            InternalError: Written by a later release.
+        """
+        if value.get("version") != POSITION_VERSION:
+            raise InternalError(
+                f"a tail position has version {value.get('version')!r}; this release reads {POSITION_VERSION}",
+                hint="run the release that wrote the checkpoint, or a later one",
+            )
+        return cls(
+            {
+                int(partition): PartitionState(state["next"], state.get("max_event_time"))
+                for partition, state in value["partitions"].items()
+            },
+            tuple(LostRange(gap["partition"], gap["first"], gap["next"]) for gap in value.get("lost", ())),
+        )

@@ -1,0 +1,139 @@
+"""Event time in the tail: the watermark of each partition, of the source, and of each row.
+
+A partition's watermark is the largest event time of its earlier offsets minus the out-of-orderness; the source's is the
+smallest over the partitions that are not idle. Neither goes back. A row is measured against the watermark that its own
+partition's earlier offsets make, so that lateness does not depend on how partitions interleave or how rows are batched;
+only where an idle partition let the source's watermark pass does that raise it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import polars as pl
+
+from headrace.kernel.clock import Clock
+
+
+def row_watermarks(
+    partitions: pl.Series,
+    event_times: pl.Series,
+    *,
+    before: Mapping[int, int | None],
+    floor: int | None,
+    out_of_orderness_us: int,
+) -> pl.Series:
+    """The watermark of each row of a batch.
+
+    Args:
+        partitions: Partition of each row (integer), rows of one partition in offset order.
+        event_times: Event time of each row, microseconds (Int64); null does not move any watermark.
+        before: Largest event time by partition before the batch.
+        floor: The source's watermark before the batch.
+        out_of_orderness_us: How far a row may lie behind an earlier one of its partition.
+
+    Returns:
+        Int64, microseconds; null where nothing is known yet.
+    """
+    rows = pl.DataFrame({"p": partitions, "t": event_times})
+    earlier = pl.col("t").cum_max().forward_fill().shift(1)
+    known = {partition: time for partition, time in before.items() if time is not None}
+    if rows["p"].n_unique() == 1:
+        carried = pl.lit(known.get(rows["p"][0]), dtype=pl.Int64)
+    else:
+        earlier = earlier.over("p")
+        carried = pl.col("p").replace_strict(list(known), list(known.values()), default=None, return_dtype=pl.Int64)
+    own = pl.max_horizontal(earlier, carried) - out_of_orderness_us
+    return rows.select(pl.max_horizontal(own, pl.lit(floor, dtype=pl.Int64)).alias("w"))["w"]
+
+
+def max_event_times(partitions: pl.Series, event_times: pl.Series) -> dict[int, int]:
+    """Largest event time by partition, for partitions with one."""
+    rows = pl.DataFrame({"p": partitions, "t": event_times}).drop_nulls("t")
+    return dict(rows.group_by("p").agg(pl.col("t").max()).iter_rows())
+
+
+class TailWatermark:
+    """The source's watermark over its partitions.
+
+    Args:
+        clock: For idleness.
+        max_event_times: Largest event time by partition so far; None: no row had one.
+        floor: What the watermark begins at and never falls below (the history's, at a handover).
+        out_of_orderness_us: How far a row may lie behind an earlier one of its partition.
+        idle_us: A partition that stands at the end of its log and has been silent this long no longer holds the
+            watermark; None: never. One that is behind, or waits for an open transaction, holds it.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        max_event_times: Mapping[int, int | None],
+        floor: int | None,
+        *,
+        out_of_orderness_us: int = 0,
+        idle_us: int | None = None,
+    ) -> None:
+        self._clock = clock
+        self._max = dict(max_event_times)
+        self._value = floor
+        self._out_of_orderness_us = out_of_orderness_us
+        self._idle_us = idle_us
+        now = clock.monotonic()
+        self._heard = dict.fromkeys(self._max, now)
+
+    @property
+    def value(self) -> int | None:
+        """The source's watermark, microseconds; None: unknown."""
+        return self._value
+
+    @property
+    def max_event_times(self) -> Mapping[int, int | None]:
+        """Largest event time by partition."""
+        return self._max
+
+    def add(self, partition: int) -> None:
+        """A new partition, which holds the watermark from now on."""
+        self._max.setdefault(partition, None)
+        self._heard[partition] = self._clock.monotonic()
+
+    def rows(self, partitions: pl.Series, event_times: pl.Series) -> pl.Series:
+        """Stamp the next batch's rows (:func:`row_watermarks`), then take their event times in."""
+        stamped = row_watermarks(
+            partitions,
+            event_times,
+            before=self._max,
+            floor=self._value,
+            out_of_orderness_us=self._out_of_orderness_us,
+        )
+        for partition, time in max_event_times(partitions, event_times).items():
+            known = self._max.get(partition)
+            self._max[partition] = time if known is None else max(time, known)
+        return stamped
+
+    def heard(self, partition: int) -> None:
+        """A record of the partition has come (with an event time or not)."""
+        self._heard[partition] = self._clock.monotonic()
+
+    def advance(self, at_end: Callable[[int], bool]) -> int | None:
+        """The watermark now.
+
+        Args:
+            at_end: Whether a partition stands at the end of its log.
+        """
+        active = [partition for partition in self._max if not self._is_idle(partition, at_end)]
+        if active:
+            times = [self._max[partition] for partition in active]
+            lowest = None if None in times else min(time for time in times if time is not None)
+        else:
+            lowest = max((time for time in self._max.values() if time is not None), default=None)
+        if lowest is not None:
+            own = lowest - self._out_of_orderness_us
+            self._value = own if self._value is None else max(self._value, own)
+        return self._value
+
+    def _is_idle(self, partition: int, at_end: Callable[[int], bool]) -> bool:
+        if self._idle_us is None:
+            return False
+        silent_us = (self._clock.monotonic() - self._heard[partition]) * 1e6
+        return silent_us >= self._idle_us and at_end(partition)
