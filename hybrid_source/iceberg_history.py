@@ -19,7 +19,7 @@ from hybrid_source.history_rows import source_schema
 from hybrid_source.iceberg_plan import column_bounds, plan_files
 from hybrid_source.iceberg_scan import IcebergScanner
 from hybrid_source.predicates import plan_filter
-from hybrid_source.splits import Split, SplitPlan
+from hybrid_source.splits import HistoryFile, Split, SplitPlan
 
 
 def open_iceberg(table: Table, name: str, *, snapshot_id: int | None = None, pin: Json = None) -> IcebergHistory:
@@ -136,7 +136,7 @@ class IcebergHistory:
             files, report = plan_files(self._table, self._name, self._snapshot, pruning.iceberg, query.event_time)
         except FileNotFoundError as error:
             raise snapshot_gone(self._name, self.snapshot_id, str(error)) from error
-        splits = SplitPlan(files, query.target, self._scanner.row_groups)
+        splits = SplitPlan(files, query.target, self._row_groups)
         return HistoryPlan(splits, report, pruning.residual, self.stored, query, self._scanner.scan, self._check)
 
     def bounds(self, names: Sequence[str]) -> Iterator[tuple[tuple[Any, Any] | None, ...]]:
@@ -147,6 +147,12 @@ class IcebergHistory:
         """
         fields = [self._table.schema().find_field(name) for name in names]
         return column_bounds(self._table, self._snapshot, fields)
+
+    def _row_groups(self, file: HistoryFile) -> Sequence[int]:
+        try:
+            return self._scanner.row_groups(file)
+        except FileNotFoundError as error:
+            raise snapshot_gone(self._name, self.snapshot_id, file.path) from error
 
     def _check(self, split: Split) -> None:
         io = self._table.io

@@ -69,15 +69,16 @@ class IcebergScanner:
         return [footer.row_group(index).num_rows for index in range(footer.num_row_groups)]
 
     def _native(self, files: Sequence[HistoryFile]) -> pl.LazyFrame:
-        paths = [file.path for file in files]
+        paths = [_readable(file.path) for file in files]
         return pl.scan_parquet(
             paths,
             glob=False,
             hive_partitioning=False,
+            schema=self._polars,
             cast_options=ScanCastOptions._default_iceberg(),  # noqa: SLF001  (contract-tested)
             missing_columns="insert",
             extra_columns="ignore",
-            storage_options=None if _is_local(paths[0]) else self._storage,
+            storage_options=self._storage if "://" in paths[0] else None,
             _column_mapping=(_MAPPING, self._arrow, self._names),
             _default_values=("iceberg", self._default_values(files)),
             _source_sizes=[file.nbytes for file in files],
@@ -108,5 +109,6 @@ class IcebergScanner:
         return register_io_source(source, schema=self._polars)
 
 
-def _is_local(path: str) -> bool:
-    return "://" not in path or path.startswith("file://")
+def _readable(path: str) -> str:
+    # Polars decodes %XX in file: URLs, but the names on the disk hold it literally (p=%C3%9F).
+    return path.removeprefix("file://")
