@@ -20,8 +20,9 @@ from polars.io.plugins import register_io_source
 from polars.io.scan_options.cast_options import ScanCastOptions
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io.pyarrow import ArrowScan, schema_to_pyarrow
-from pyiceberg.table import Table
+from pyiceberg.table import FileScanTask, Table
 
+from catalog.schemas import to_polars
 from hybrid_source.splits import HistoryFile, Split
 from hybrid_source.storage import from_iceberg
 
@@ -40,6 +41,8 @@ class IcebergScanner:
         self._schema = table.schema()
         self._arrow = schema_to_pyarrow(self._schema)
         self._polars = pl.Schema(self._arrow)
+        self._stored = to_polars(self._schema)
+        self._casts = {name: dtype for name, dtype in self._stored.items() if self._polars[name] != dtype}
         self._names = name_mapping_by_field_id(table)
         self._defaults = {
             field.field_id: value
@@ -51,14 +54,15 @@ class IcebergScanner:
     @property
     def schema(self) -> pl.Schema:
         """The table's current columns."""
-        return self._polars
+        return self._stored
 
     def scan(self, split: Split) -> pl.LazyFrame:
         """All table columns of a split's rows; lazy, so what is not asked for is not read."""
-        if split.files[0].task is not None:
-            return self._with_deletes(split.files[0])
-        rows = self._native(split.files)
-        return rows if split.rows is None else rows.slice(*split.rows)
+        task = split.files[0].task
+        rows = self._native(split.files) if task is None else self._with_deletes(task)
+        if split.rows is not None:
+            rows = rows.slice(*split.rows)
+        return rows.cast(pl.Schema(self._casts)) if self._casts else rows
 
     def row_groups(self, file: HistoryFile) -> Sequence[int]:
         """Rows in each row group, from the file's footer."""
@@ -94,7 +98,7 @@ class IcebergScanner:
         filled = builder.fill_absent_with_initial_defaults(values, builder.present_indices, self._defaults, len(files))
         return filled, self._defaults, builder.present_masks(builder.present_indices, values, len(files))
 
-    def _with_deletes(self, file: HistoryFile) -> pl.LazyFrame:
+    def _with_deletes(self, task: FileScanTask) -> pl.LazyFrame:
         def source(
             columns: list[str] | None, predicate: pl.Expr | None, _rows: int | None, _batch: int | None
         ) -> Iterator[pl.DataFrame]:
@@ -102,7 +106,7 @@ class IcebergScanner:
             projected = self._schema.select(*names)
             scan = ArrowScan(self._table.metadata, self._table.io, projected, AlwaysTrue())
             wanted = pl.Schema({name: self._polars[name] for name in names})
-            for batch in scan.to_record_batches([file.task]):
+            for batch in scan.to_record_batches([task]):
                 frame = pl.DataFrame(batch).select(names).cast(wanted)
                 yield frame if predicate is None else frame.filter(predicate)
 

@@ -3,6 +3,7 @@
 from hybrid_source.boundary.empty import EmptyHistory
 from hybrid_source.boundary.explicit import ExplicitOffsets
 from hybrid_source.boundary.offset_columns import OffsetColumns
+from hybrid_source.boundary.recorded import RecordedBoundary
 from hybrid_source.boundary.rule import BoundaryContext, BoundaryRule, resolve_boundary
 
 __all__ = [
@@ -11,5 +12,6 @@ __all__ = [
     "EmptyHistory",
     "ExplicitOffsets",
     "OffsetColumns",
+    "RecordedBoundary",
     "resolve_boundary",
 ]

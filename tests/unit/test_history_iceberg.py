@@ -189,7 +189,8 @@ def test_typ_01_nested_values_come_as_they_are(catalog: SqlCatalog) -> None:
     assert found["c"].to_list() == rows["c"]
     assert found["p"].to_list() == rows["p"]
     assert found["s"].to_list() == rows["s"]
-    assert found["m"].to_list() == [None, {}, {"a": None}]
+    assert found["m"].to_list() == [None, [], [{"key": "a", "value": None}]]
+    assert found.schema == open_iceberg(table, NAME).stored
 
 
 # --------------------------------------------------------------------------------------------------- schema evolution
