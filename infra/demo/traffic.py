@@ -1,0 +1,70 @@
+"""Flights as Kafka records: JSON values, keyed by carrier, one partition per carrier's hash."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Final
+
+import polars as pl
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import NewTopic
+
+from headrace.kafka.cluster import KafkaCluster
+from headrace.kafka.errors import mapped
+
+PARTITIONS: Final = 4
+CHUNK: Final = 2_000
+
+
+def create_topic(cluster: KafkaCluster, topic: str) -> None:
+    """Create the topic of the flights."""
+    with mapped(f"topic {topic} cannot be created"):
+        cluster.admin().create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result()
+
+
+def records(flights: pl.DataFrame) -> Iterator[list[dict[str, object]]]:
+    """Chunks of records for ``produce_batch``: value, key and partition, in the order of the rows."""
+    encoded = flights.select(
+        key=pl.col("carrier"),
+        # A stable assignment of carriers to partitions, so that the demo is the same each time.
+        partition=pl.col("carrier").rank("dense").cast(pl.Int32) % PARTITIONS,
+        value=pl.struct(
+            pl.all().exclude("time_hour"), pl.col("time_hour").dt.strftime("%Y-%m-%dT%H:%M:%SZ")
+        ).struct.json_encode(),
+    )
+    for chunk in encoded.iter_slices(CHUNK):
+        yield [
+            {"key": row["key"].encode(), "partition": row["partition"], "value": row["value"].encode()}
+            for row in chunk.iter_rows(named=True)
+        ]
+
+
+def produce(cluster: KafkaCluster, topic: str, flights: pl.DataFrame, *, pace: threading.Event | None = None) -> int:
+    """Produce all flights and wait until they are acknowledged; returns their number.
+
+    Args:
+        cluster: Where.
+        topic: The topic.
+        flights: The rows.
+        pace: When given, a chunk is sent about every tenth of a second (time runs fast, but it runs), until it is set.
+    """
+    producer: Producer = cluster.producer()
+    sent = 0
+    for chunk in records(flights):
+        for record in chunk:
+            producer.produce(topic, **record)
+        producer.poll(0)
+        sent += len(chunk)
+        if pace is not None:
+            pace.wait(0.1)
+    left = producer.flush(60)
+    return sent - left
+
+
+def delete_before(cluster: KafkaCluster, topic: str, offsets: dict[int, int]) -> None:
+    """Delete the records below these offsets, as retention would."""
+    wanted = [TopicPartition(topic, partition, offset) for partition, offset in offsets.items()]
+    with mapped(f"records of topic {topic} cannot be deleted"):
+        for deleted in cluster.admin().delete_records(wanted).values():
+            deleted.result()
