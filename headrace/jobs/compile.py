@@ -1,0 +1,137 @@
+"""From a spec to something that runs. Reads metadata (schemas of tables), never rows.
+
+The compiled job is the runtime's :class:`~headrace.runtime.job.Program`: sources are fixed when it is compiled, operators
+are built when the pins of the static tables are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import polars as pl
+
+from catalog.catalogs import Catalogs
+from headrace.jobs.compile_sinks import build_sink
+from headrace.jobs.compile_sources import build_source
+from headrace.jobs.compile_steps import build_lookup_table, build_step
+from headrace.jobs.config import Config
+from headrace.jobs.graph import JobGraph, Ref, StepNode, build_graph
+from headrace.jobs.spec import JobSpec, WindowStep
+from headrace.kernel.protocols import LookupTable, Json, StatefulOperator, Transform
+from headrace.runtime.graph import Graph, Node, SinkNode, SourceNode, StatefulNode, Stream, TransformNode
+from headrace.runtime.job import CheckpointPolicy
+from headrace.runtime.schemas import resolve
+from hybrid_source.hybrid import HybridSource
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledJob:
+    """A job that is ready to run. See :class:`headrace.runtime.job.Program`.
+
+    Attributes:
+        spec: What it was compiled from.
+        config: The connections.
+        catalogs: Open catalogs.
+        nodes: The resolved graph of the spec.
+        sources: By name.
+        lookups: Static tables, by name.
+    """
+
+    spec: JobSpec
+    config: Config
+    catalogs: Catalogs
+    nodes: JobGraph
+    sources: Mapping[str, HybridSource]
+    lookups: Mapping[str, LookupTable]
+
+    @property
+    def uid(self) -> str:
+        """See :attr:`headrace.runtime.job.Program.uid`."""
+        return self.spec.uid
+
+    @property
+    def policy(self) -> CheckpointPolicy:
+        """When epochs end."""
+        wanted = self.spec.checkpoint
+        return CheckpointPolicy(
+            wanted.interval,
+            wanted.rows,
+            wanted.bytes,
+            wanted.retain,
+            wanted.timeout / 1e6,
+            wanted.tolerated_failures,
+        )
+
+    @property
+    def store(self) -> str:
+        """Location of the job's checkpoints."""
+        return self.spec.checkpoint.store or str(self.config.state_path / "jobs" / self.uid)
+
+    def pin(self) -> Mapping[str, Json]:
+        """See :meth:`headrace.runtime.job.Program.pin`."""
+        return {name: table.pin() for name, table in self.lookups.items()}
+
+    def graph(self, pins: Mapping[str, Json]) -> Graph:
+        """See :meth:`headrace.runtime.job.Program.graph`."""
+        return self._build({name: table.load(pins[name]) for name, table in self.lookups.items()})
+
+    def sketch(self) -> Graph:
+        """The graph over empty static tables: for checks and plans."""
+        return self._build({name: pl.DataFrame(schema=table.schema) for name, table in self.lookups.items()})
+
+    def _build(self, tables: Mapping[str, pl.DataFrame]) -> Graph:
+        nodes: list[Node] = [SourceNode(name, source) for name, source in self.sources.items()]
+        for node in self.nodes.steps:
+            built = build_step(self.spec, node, self._event_time(node), tables)
+            nodes.append(_node(node, built))
+        for sink in self.nodes.sinks:
+            covers = None if self._behind_state(sink.input) else self.nodes.source_of(sink.input)
+            nodes.append(SinkNode(sink.id, _stream(sink.input), build_sink(self.spec, sink, self.config, self.catalogs), covers))
+        return Graph(nodes)
+
+    def _steps_above(self, ref: Ref) -> list[StepNode]:
+        by_id = {node.id: node for node in self.nodes.steps}
+        above = []
+        while ref.node in by_id:
+            above.append(by_id[ref.node])
+            ref = by_id[ref.node].input
+        return above
+
+    def _behind_state(self, ref: Ref) -> bool:
+        return any(isinstance(node.step, WindowStep) for node in self._steps_above(ref))
+
+    def _event_time(self, node: StepNode) -> str | None:
+        """The event-time column of the rows that a step reads."""
+        if self._behind_state(node.input):
+            return "window_start"
+        source = self.nodes.sources[self.nodes.source_of(node.input)]
+        return source.event_time.column if source.event_time else None
+
+
+def compile_job(spec: JobSpec, config: Config) -> CompiledJob:
+    """Compile and check a job.
+
+    Raises:
+        SpecError: The job makes no sense; the message points at file and line where it can.
+        ConfigError: It names a cluster or catalog that is not configured.
+        NotFoundError: It names a table or file that is not there.
+        ExternalError: A catalog does not answer.
+    """
+    nodes = build_graph(spec)
+    catalogs = Catalogs(config.catalogs)
+    sources = {name: build_source(spec, nodes, name, config, catalogs) for name in spec.sources}
+    lookups = {name: build_lookup_table(table, config, catalogs) for name, table in spec.tables.items()}
+    job = CompiledJob(spec, config, catalogs, nodes, sources, lookups)
+    resolve(job.sketch())
+    return job
+
+
+def _stream(ref: Ref) -> Stream:
+    return Stream(ref.node, ref.port)
+
+
+def _node(node: StepNode, built: Transform | StatefulOperator) -> TransformNode | StatefulNode:
+    if isinstance(node.step, WindowStep):
+        return StatefulNode(node.id, _stream(node.input), built)  # type: ignore[arg-type] # build_step's contract
+    return TransformNode(node.id, _stream(node.input), built)  # type: ignore[arg-type] # build_step's contract

@@ -1,0 +1,163 @@
+"""Sources of a spec as hybrid sources: history stage, tail stage, boundary rules, schema."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import polars as pl
+
+from catalog.catalogs import Catalogs
+from headrace.jobs.column_types import parse_schema, type_name
+from headrace.jobs.config import Config
+from headrace.jobs.graph import JobGraph, Ref
+from headrace.jobs.spec import (
+    BoundaryColumns,
+    BoundaryOffsets,
+    JobSpec,
+    SourceSpec,
+    StartAtOffsets,
+    StartAtTimestamp,
+    TableHistory,
+    TailSpec,
+)
+from headrace.kafka.cluster import KafkaCluster
+from headrace.kernel import columns as system
+from headrace.kernel.protocols import ERRORS, Json
+from hybrid_source.boundary import BoundaryRule, EmptyHistory, ExplicitOffsets, OffsetColumns, OwnRecord
+from hybrid_source.history import History
+from hybrid_source.history_stage import LakeHistory, OffsetNames
+from hybrid_source.hybrid import EventTime, HybridSource
+from hybrid_source.iceberg_history import open_iceberg
+from hybrid_source.parquet_history import open_parquet
+from hybrid_source.tail_stage import KafkaTail, OnError, StartAt
+from operators.expressions import row_expression
+
+
+def build_source(spec: JobSpec, nodes: JobGraph, name: str, config: Config, catalogs: Catalogs) -> HybridSource:
+    """One source. Loads the schema of its history.
+
+    Raises:
+        SpecError: The tail's schema contradicts the history's, or the event-time column is not there.
+        NotFoundError: The history is not there.
+    """
+    source = spec.sources[name]
+    opener = _opener(source, config, catalogs)
+    payload = _payload(spec, name, source, opener)
+    time = _event_time(spec, name, source, payload)
+    tail = _tail(name, source, nodes, config, payload, time) if source.tail else None
+    history = None
+    if opener is not None and source.history is not None:
+        where = row_expression(source.history.where, f"sources.{name}.history.where").expr if source.history.where else None
+        history = LakeHistory(
+            opener,
+            topic=source.tail.topic if source.tail else None,
+            rules=_rules(source),
+            where=where,
+            event_time=time.column if time else None,
+            offsets=_offset_names(source),
+        )
+    return HybridSource(name, _visible(source, payload), history, tail, time)
+
+
+def _opener(source: SourceSpec, config: Config, catalogs: Catalogs) -> Callable[[Json], History] | None:
+    wanted = source.history
+    if wanted is None:
+        return None
+    if isinstance(wanted, TableHistory):
+        table, snapshot = wanted.table, wanted.snapshot
+        return lambda pin: open_iceberg(catalogs.load(table), table, snapshot_id=snapshot, pin=pin)
+    pattern, storage = wanted.parquet, config.object_store()
+    return lambda pin: open_parquet(pattern, storage=storage, pin=pin)
+
+
+def _payload(
+    spec: JobSpec, name: str, source: SourceSpec, opener: Callable[[Json], History] | None
+) -> pl.Schema:
+    stated = parse_schema(source.tail.row_schema) if source.tail and source.tail.row_schema else None
+    if opener is None:
+        return stated or pl.Schema()
+    stored = pl.Schema({column: dtype for column, dtype in opener(None).stored.items() if column not in system.SYSTEM})
+    for column, dtype in (stated or {}).items():
+        if stored.get(column) != dtype:
+            found = type_name(stored[column]) if column in stored else "not there"
+            raise spec.problem(
+                "sources",
+                name,
+                "tail",
+                "schema",
+                message=f"column {column!r} is {type_name(dtype)} in the tail and {found} in the history",
+                hint="history and tail have one schema, the history's; leave the tail's schema out",
+            )
+    return stored
+
+
+def _visible(source: SourceSpec, payload: pl.Schema) -> pl.Schema:
+    columns = dict(payload)
+    if source.metadata:
+        columns |= dict(system.METADATA)
+    if source.event_time:
+        columns[system.ROW_WATERMARK] = system.SYSTEM[system.ROW_WATERMARK]
+    return pl.Schema(columns)
+
+
+def _event_time(spec: JobSpec, name: str, source: SourceSpec, payload: pl.Schema) -> EventTime | None:
+    wanted = source.event_time
+    if wanted is None:
+        return None
+    dtype = payload.get(wanted.column)
+    if dtype is None or not isinstance(dtype, pl.Datetime | pl.Date):
+        raise spec.problem(
+            "sources",
+            name,
+            "event_time",
+            "column",
+            message=f"source {name!r} has no column {wanted.column!r} that is a time"
+            if dtype is None
+            else f"event-time column {wanted.column!r} of source {name!r} is {type_name(dtype)}, not a time",
+            detail=f"columns: {', '.join(f'{column} {type_name(kind)}' for column, kind in payload.items())}",
+            code="COLUMN_NOT_FOUND" if dtype is None else "",
+        )
+    return EventTime(wanted.column, wanted.out_of_orderness, wanted.idle)
+
+
+def _rules(source: SourceSpec) -> Sequence[BoundaryRule]:
+    if isinstance(source.boundary, BoundaryOffsets):
+        return (ExplicitOffsets(source.boundary.offsets),)
+    if isinstance(source.boundary, BoundaryColumns):
+        named = source.boundary.columns
+        return (EmptyHistory(), OffsetColumns(named.partition, named.offset, required=True))
+    return (OwnRecord(), EmptyHistory(), OffsetColumns())
+
+
+def _offset_names(source: SourceSpec) -> OffsetNames:
+    if isinstance(source.boundary, BoundaryColumns):
+        return OffsetNames(source.boundary.columns.partition, source.boundary.columns.offset)
+    return OffsetNames()
+
+
+def _tail(
+    name: str, source: SourceSpec, nodes: JobGraph, config: Config, payload: pl.Schema, time: EventTime | None
+) -> KafkaTail:
+    tail = source.tail
+    if tail is None:
+        raise ValueError("a source without a tail")
+    routed = bool(nodes.readers(Ref(name, ERRORS)))
+    return KafkaTail(
+        cluster=KafkaCluster(tail.cluster, {**config.kafka_cluster(tail.cluster), **tail.options}),
+        topic=tail.topic,
+        schema=payload,
+        event_time=time,
+        start_at=_start(tail),
+        on_error=OnError.ROUTE if routed else OnError(source.on_error),
+        rate_limit=tail.rate_limit,
+        discovery_interval_us=tail.discovery_interval,
+        transaction_wait_us=tail.transaction_wait,
+    )
+
+
+def _start(tail: TailSpec) -> StartAt:
+    if isinstance(tail.start, StartAtOffsets):
+        return StartAt(offsets=tail.start.offsets)
+    if isinstance(tail.start, StartAtTimestamp):
+        return StartAt(timestamp_ms=int(tail.start.timestamp.timestamp() * 1000))
+    return StartAt(tail.start)
