@@ -169,6 +169,9 @@ class TailStage(Protocol):
     def offsets(self, position: Json) -> Mapping[int, int]:
         """Next offset by partition in a position."""
 
+    def ranges(self) -> Mapping[int, tuple[int, int]]:
+        """By partition, what the log holds now: its start (inclusive) and its end (high watermark, exclusive)."""
+
     def first_event_times(self, position: Json, partitions: Sequence[int]) -> Mapping[int, int]:
         """Event time (microseconds) of the first record at or after ``position``, for partitions that have one."""
 
