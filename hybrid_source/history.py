@@ -71,6 +71,7 @@ class HistoryPlan:
     Attributes:
         report: What pruning did.
         residual: Conditions that prune no file (they still filter rows).
+        files_filter: The Iceberg filter that files are pruned by, as text; None when there is none.
     """
 
     def __init__(
@@ -82,9 +83,11 @@ class HistoryPlan:
         query: HistoryQuery,
         scan: Callable[[Split], pl.LazyFrame],
         check: Callable[[Split], None],
+        files_filter: str | None = None,
     ) -> None:
         self.report = report
         self.residual = residual
+        self.files_filter = files_filter
         self._splits = splits
         self._stored = stored
         self._columns = query.columns

@@ -7,6 +7,7 @@ from typing import Any
 
 import polars as pl
 from pyarrow.fs import FileType
+from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import ManifestContent
 from pyiceberg.table import Table
@@ -137,7 +138,10 @@ class IcebergHistory:
         except FileNotFoundError as error:
             raise snapshot_gone(self._name, self.snapshot_id, str(error)) from error
         splits = SplitPlan(files, query.target, self._row_groups)
-        return HistoryPlan(splits, report, pruning.residual, self.stored, query, self._scanner.scan, self._check)
+        pushed = None if isinstance(pruning.iceberg, AlwaysTrue) else str(pruning.iceberg)
+        return HistoryPlan(
+            splits, report, pruning.residual, self.stored, query, self._scanner.scan, self._check, pushed
+        )
 
     def bounds(self, names: Sequence[str]) -> Iterator[tuple[tuple[Any, Any] | None, ...]]:
         """For each data file the exact (lower, upper) bounds of some columns, by statistics; None without them.

@@ -17,8 +17,8 @@ from headrace.jobs.compile_sources import build_source
 from headrace.jobs.compile_steps import build_lookup_table, build_step
 from headrace.jobs.config import Config
 from headrace.jobs.graph import JobGraph, Ref, StepNode, build_graph
-from headrace.jobs.spec import JobSpec, WindowStep
-from headrace.kernel.protocols import LookupTable, Json, StatefulOperator, Transform
+from headrace.jobs.spec import JobSpec, TableHistory, WindowStep
+from headrace.kernel.protocols import Json, LookupTable, StatefulOperator, Transform
 from headrace.runtime.graph import Graph, Node, SinkNode, SourceNode, StatefulNode, Stream, TransformNode
 from headrace.runtime.job import CheckpointPolicy
 from headrace.runtime.schemas import resolve
@@ -68,6 +68,13 @@ class CompiledJob:
         """Location of the job's checkpoints."""
         return self.spec.checkpoint.store or str(self.config.state_path / "jobs" / self.uid)
 
+    def history_location(self, source: str) -> str:
+        """The table or the Parquet pattern that a source's history is in; empty without one."""
+        history = self.spec.sources[source].history
+        if history is None:
+            return ""
+        return history.table if isinstance(history, TableHistory) else history.parquet
+
     def pin(self) -> Mapping[str, Json]:
         """See :meth:`headrace.runtime.job.Program.pin`."""
         return {name: table.pin() for name, table in self.lookups.items()}
@@ -87,7 +94,9 @@ class CompiledJob:
             nodes.append(_node(node, built))
         for sink in self.nodes.sinks:
             covers = None if self._behind_state(sink.input) else self.nodes.source_of(sink.input)
-            nodes.append(SinkNode(sink.id, _stream(sink.input), build_sink(self.spec, sink, self.config, self.catalogs), covers))
+            nodes.append(
+                SinkNode(sink.id, _stream(sink.input), build_sink(self.spec, sink, self.config, self.catalogs), covers)
+            )
         return Graph(nodes)
 
     def _steps_above(self, ref: Ref) -> list[StepNode]:

@@ -15,9 +15,7 @@ def build_sink(spec: JobSpec, node: SinkNode, config: Config, catalogs: Catalogs
     """One sink. Does no I/O."""
     if isinstance(node.sink, IcebergSink):
         table = node.sink.iceberg
-        return iceberg.IcebergSink(
-            node.id, catalogs, table.table, create=table.create, partition_by=table.partition_by
-        )
+        return iceberg.IcebergSink(node.id, catalogs, table.table, create=table.create, partition_by=table.partition_by)
     topic = node.sink.kafka
     cluster = KafkaCluster(topic.cluster, {**config.kafka_cluster(topic.cluster), **topic.options})
     return kafka.KafkaSink(node.id, cluster, topic.topic, key=topic.key)

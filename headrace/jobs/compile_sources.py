@@ -47,7 +47,9 @@ def build_source(spec: JobSpec, nodes: JobGraph, name: str, config: Config, cata
     tail = _tail(name, source, nodes, config, payload, time) if source.tail else None
     history = None
     if opener is not None and source.history is not None:
-        where = row_expression(source.history.where, f"sources.{name}.history.where").expr if source.history.where else None
+        where = (
+            row_expression(source.history.where, f"sources.{name}.history.where").expr if source.history.where else None
+        )
         history = LakeHistory(
             opener,
             topic=source.tail.topic if source.tail else None,
@@ -70,9 +72,7 @@ def _opener(source: SourceSpec, config: Config, catalogs: Catalogs) -> Callable[
     return lambda pin: open_parquet(pattern, storage=storage, pin=pin)
 
 
-def _payload(
-    spec: JobSpec, name: str, source: SourceSpec, opener: Callable[[Json], History] | None
-) -> pl.Schema:
+def _payload(spec: JobSpec, name: str, source: SourceSpec, opener: Callable[[Json], History] | None) -> pl.Schema:
     stated = parse_schema(source.tail.row_schema) if source.tail and source.tail.row_schema else None
     if opener is None:
         return stated or pl.Schema()

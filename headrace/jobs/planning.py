@@ -1,0 +1,158 @@
+"""Plans a job without running it: takes nothing over, writes nothing, reads metadata and offsets only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headrace.jobs.compile import CompiledJob
+from headrace.jobs.plan import (
+    BoundaryPlan,
+    HistoryPlan,
+    OperatorPlan,
+    PartitionPlan,
+    Plan,
+    SinkPlan,
+    SourcePlan,
+    TailPlan,
+)
+from headrace.jobs.spec import IcebergSink, IcebergTable
+from headrace.kernel.protocols import Json, ReadRequest
+from headrace.runtime.graph import Graph, StatefulNode, TransformNode
+from headrace.runtime.pushdown import requests
+from headrace.runtime.schemas import Schemas, resolve
+from headrace.state.checkpoint import Checkpoint, CheckpointStore
+from headrace.state.stores import open_store
+from hybrid_source.history_stage import OpenLakeHistory
+from hybrid_source.hybrid import HybridPosition, HybridSource
+
+
+def plan_job(job: CompiledJob) -> Plan:
+    """Plan a run of a job from where it stands.
+
+    Raises:
+        HeadraceError: What a run would fail with before its first row: a missing boundary, a gap, a recreated topic.
+    """
+    graph = job.sketch()
+    pushed = requests(graph, None)
+    record = _record(job)
+    positions = dict(record.positions) if record else {}
+    return Plan(
+        job=job.spec.name,
+        uid=job.uid,
+        fingerprint=graph.fingerprint(),
+        sources=[_source(job, source, pushed[name], positions.get(name)) for name, source in job.sources.items()],
+        operators=_operators(job, graph),
+        sinks=_sinks(job, resolve(graph)),
+        checkpoint_store=job.store,
+        tables={
+            name: table.table if isinstance(table, IcebergTable) else table.parquet
+            for name, table in job.spec.tables.items()
+        },
+        warnings=_warnings(record),
+    )
+
+
+def _record(job: CompiledJob) -> Checkpoint | None:
+    store = open_store(job.store, job.config.object_stores)
+    head = store.head.read()
+    return CheckpointStore(store, job.uid).read(head.record) if head and head.record else None
+
+
+def _warnings(record: Checkpoint | None) -> Sequence[str]:
+    if record is None:
+        return ()
+    if record.finished:
+        return (f"the job has finished at epoch {record.epoch}: a run does nothing; give it another uid to run afresh",)
+    return (f"the job goes on from its checkpoint at epoch {record.epoch}",)
+
+
+def _source(job: CompiledJob, source: HybridSource, request: ReadRequest, position: Json) -> SourcePlan:
+    at = source.plan() if position is None else HybridPosition.from_json(position)
+    found = at.resolution
+    return SourcePlan(
+        source.name,
+        _history(job, source, request, at) if at.phase == "history" else None,
+        _tail(job, source, request, at),
+        BoundaryPlan(found.rule, found.evidence, found.guarantee) if found else None,
+        source.event_time.column if source.event_time else None,
+    )
+
+
+def _history(job: CompiledJob, source: HybridSource, request: ReadRequest, at: HybridPosition) -> HistoryPlan | None:
+    if source.history is None:
+        return None
+    opened = source.history.open(request, at.pin, at.resolution.boundary if at.resolution else None)
+    if not isinstance(opened, OpenLakeHistory):
+        return None
+    plan = opened.plan
+    return HistoryPlan(
+        location=job.history_location(source.name),
+        snapshot=at.pin.get("snapshot_id"),
+        columns=_columns(source, request),
+        columns_total=len(source.schema),
+        files_predicate=plan.files_filter,
+        rows_predicate=_text(request),
+        residual=[str(condition) for condition in plan.residual],
+        files=plan.report.files,
+        files_total=plan.report.files_total,
+        nbytes=plan.report.nbytes,
+        nbytes_total=plan.report.nbytes_total,
+        records=plan.report.records,
+        records_total=plan.report.records_total,
+    )
+
+
+def _tail(job: CompiledJob, source: HybridSource, request: ReadRequest, at: HybridPosition) -> TailPlan | None:
+    tail = source.tail
+    wanted = job.spec.sources[source.name].tail
+    if tail is None or wanted is None:
+        return None
+    ranges = tail.ranges()
+    starts = tail.offsets(at.tail)
+    return TailPlan(
+        topic=tail.topic,
+        cluster=wanted.cluster,
+        columns=_columns(source, request),
+        columns_total=len(source.schema),
+        rows_predicate=_text(request),
+        partitions=[
+            PartitionPlan(partition, start, end, starts.get(partition))
+            for partition, (start, end) in sorted(ranges.items())
+        ],
+    )
+
+
+def _columns(source: HybridSource, request: ReadRequest) -> Sequence[str]:
+    return list(source.schema if request.columns is None else request.columns)
+
+
+def _text(request: ReadRequest) -> str | None:
+    return None if request.predicate is None else str(request.predicate)
+
+
+def _operators(job: CompiledJob, graph: Graph) -> Sequence[OperatorPlan]:
+    kinds = {node.id: node.kind for node in job.nodes.steps}
+    out = []
+    for node in graph.nodes:
+        if isinstance(node, TransformNode):
+            out.append(OperatorPlan(node.id, kinds[node.id], str(node.input), node.transform.determinism))
+        elif isinstance(node, StatefulNode):
+            operator = node.operator
+            out.append(
+                OperatorPlan(node.id, kinds[node.id], str(node.input), operator.determinism, operator.fingerprint)
+            )
+    return out
+
+
+def _sinks(job: CompiledJob, schemas: Schemas) -> Sequence[SinkPlan]:
+    return [
+        SinkPlan(
+            node.id,
+            node.kind,
+            str(node.input),
+            node.sink.iceberg.table if isinstance(node.sink, IcebergSink) else node.sink.kafka.topic,
+            job.spec.delivery,
+            list(schemas.sinks[node.id]),
+        )
+        for node in job.nodes.sinks
+    ]
