@@ -14,7 +14,7 @@ import polars as pl
 
 from headrace.kernel.boundary import Boundary, PartitionRange, TopicBoundary
 from headrace.kernel.clock import Clock, SystemClock
-from headrace.kernel.errors import IdentityError, InternalError, SpecError
+from headrace.kernel.errors import DecodeError, IdentityError, InternalError, SpecError
 from headrace.kernel.protocols import Batch, Json, Position, ReadRequest
 from hybrid_source.stages import (
     END_OF_HISTORY,
@@ -137,6 +137,7 @@ class HybridSource:
         history: The bounded stage.
         tail: The unbounded stage.
         event_time: None: no watermarks.
+        fail_on_error: A record that cannot be decoded ends the job; else it leaves through the port ``errors``.
         clock: For idleness.
     """
 
@@ -145,6 +146,7 @@ class HybridSource:
     history: HistoryStage | None = None
     tail: TailStage | None = None
     event_time: EventTime | None = None
+    fail_on_error: bool = True
     clock: Clock = field(default_factory=SystemClock)
 
     def open(self, request: ReadRequest, position: Position | None) -> HybridReader:
@@ -217,6 +219,17 @@ def check_identity(recorded: TopicIdentity | None, now: TopicIdentity) -> None:
                 code="TOPIC_RECREATED",
                 context={"topic": now.topic, "recorded": then, "found": found},
             )
+
+
+def undecodable(errors: pl.DataFrame) -> DecodeError:
+    """The error for the first of a batch's dead letters (``columns.ERRORS``)."""
+    first = errors.row(0, named=True)
+    return DecodeError(
+        f"record {first['topic']}[{first['partition']}]@{first['offset']} cannot be decoded",
+        detail=f"{first['reason']}; value begins {(first['value'] or b'')[:80]!r}",
+        hint="set on_error: skip for the source, or give its port `errors` a sink, to go on without such records",
+        context={name: first[name] for name in ("topic", "partition", "offset", "reason")},
+    )
 
 
 class HybridReader:
@@ -387,6 +400,8 @@ class HybridReader:
         got = tail.poll(timeout)
         if got is None:
             return None
+        if got.errors is not None and self._source.fail_on_error:
+            raise undecodable(got.errors)
         self._at = replace(self._at, tail=got.position, watermark=got.watermark)
         return Batch(
             got.rows.lazy(),

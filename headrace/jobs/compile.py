@@ -1,7 +1,7 @@
 """From a spec to something that runs. Reads metadata (schemas of tables), never rows.
 
-The compiled job is the runtime's :class:`~headrace.runtime.job.Program`: sources are fixed when it is compiled, operators
-are built when the pins of the static tables are known.
+The compiled job is the runtime's :class:`~headrace.runtime.job.Program`: sources are fixed when it is compiled,
+operators are built when the pins of the static tables are known.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ from headrace.jobs.compile_steps import build_lookup_table, build_step
 from headrace.jobs.config import Config
 from headrace.jobs.graph import JobGraph, Ref, StepNode, build_graph
 from headrace.jobs.spec import JobSpec, TableHistory, WindowStep
+from headrace.kernel import columns
+from headrace.kernel.errors import SpecError
 from headrace.kernel.protocols import Json, LookupTable, StatefulOperator, Transform
 from headrace.runtime.graph import Graph, Node, SinkNode, SourceNode, StatefulNode, Stream, TransformNode
 from headrace.runtime.job import CheckpointPolicy
-from headrace.runtime.schemas import resolve
 from hybrid_source.hybrid import HybridSource
+from operators.segment import output_schema, window_schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,7 @@ class CompiledJob:
     def _build(self, tables: Mapping[str, pl.DataFrame]) -> Graph:
         nodes: list[Node] = [SourceNode(name, source) for name, source in self.sources.items()]
         for node in self.nodes.steps:
-            built = build_step(self.spec, node, self._event_time(node), tables)
+            built = build_step(node, self._event_time(node), tables)
             nodes.append(_node(node, built))
         for sink in self.nodes.sinks:
             covers = None if self._behind_state(sink.input) else self.nodes.source_of(sink.input)
@@ -132,8 +134,31 @@ def compile_job(spec: JobSpec, config: Config) -> CompiledJob:
     sources = {name: build_source(spec, nodes, name, config, catalogs) for name in spec.sources}
     lookups = {name: build_lookup_table(table, config, catalogs) for name, table in spec.tables.items()}
     job = CompiledJob(spec, config, catalogs, nodes, sources, lookups)
-    resolve(job.sketch())
+    check_columns(job)
     return job
+
+
+def check_columns(job: CompiledJob) -> None:
+    """Check every step against the columns that reach it.
+
+    Raises:
+        SpecError: A step names a column that is not there, or does not fit its type; with file and line.
+    """
+    graph = job.sketch()
+    schemas = {Ref(name): source.schema for name, source in job.sources.items()}
+    schemas |= {Ref(name, ERRORS): columns.ERRORS for name in job.sources}
+    for step in job.nodes.steps:
+        node = graph.node(step.id)
+        try:
+            if isinstance(node, StatefulNode):
+                schemas[Ref(step.id)] = window_schema(node.operator, schemas[step.input])
+                schemas[Ref(step.id, LATE)] = schemas[step.input]
+            elif isinstance(node, TransformNode):
+                schemas[Ref(step.id)] = output_schema(node.transform, schemas[step.input])
+        except SpecError as error:
+            raise job.spec.problem(
+                *step.path, message=error.message, detail=error.detail, hint=error.hint, code=error.code
+            ) from error
 
 
 def _stream(ref: Ref) -> Stream:

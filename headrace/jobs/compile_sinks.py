@@ -5,13 +5,13 @@ from __future__ import annotations
 from catalog.catalogs import Catalogs
 from headrace.jobs.config import Config
 from headrace.jobs.graph import SinkNode
-from headrace.jobs.spec import IcebergSink, JobSpec
+from headrace.jobs.spec import IcebergSink
 from headrace.kafka.cluster import KafkaCluster
 from headrace.kernel.protocols import Sink
 from headrace.sinks import iceberg, kafka
 
 
-def build_sink(spec: JobSpec, node: SinkNode, config: Config, catalogs: Catalogs) -> Sink:  # noqa: ARG001
+def build_sink(node: SinkNode, config: Config, catalogs: Catalogs) -> Sink:
     """One sink. Does no I/O."""
     if isinstance(node.sink, IcebergSink):
         table = node.sink.iceberg

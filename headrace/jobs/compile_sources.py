@@ -29,7 +29,7 @@ from hybrid_source.history_stage import LakeHistory, OffsetNames
 from hybrid_source.hybrid import EventTime, HybridSource
 from hybrid_source.iceberg_history import open_iceberg
 from hybrid_source.parquet_history import open_parquet
-from hybrid_source.tail_stage import KafkaTail, OnError, StartAt
+from hybrid_source.tail import AtOffsets, AtTime, KafkaTail, Start
 from operators.expressions import row_expression
 
 
@@ -44,7 +44,7 @@ def build_source(spec: JobSpec, nodes: JobGraph, name: str, config: Config, cata
     opener = _opener(source, config, catalogs)
     payload = _payload(spec, name, source, opener)
     time = _event_time(spec, name, source, payload)
-    tail = _tail(name, source, nodes, config, payload, time) if source.tail else None
+    tail = _tail(source.tail, config, payload, time) if source.tail else None
     history = None
     if opener is not None and source.history is not None:
         where = (
@@ -58,7 +58,10 @@ def build_source(spec: JobSpec, nodes: JobGraph, name: str, config: Config, cata
             event_time=time.column if time else None,
             offsets=_offset_names(source),
         )
-    return HybridSource(name, _visible(source, payload), history, tail, time)
+    routed = bool(nodes.readers(Ref(name, ERRORS)))
+    return HybridSource(
+        name, _visible(source, payload), history, tail, time, fail_on_error=source.on_error == "fail" and not routed
+    )
 
 
 def _opener(source: SourceSpec, config: Config, catalogs: Catalogs) -> Callable[[Json], History] | None:
@@ -135,29 +138,23 @@ def _offset_names(source: SourceSpec) -> OffsetNames:
     return OffsetNames()
 
 
-def _tail(
-    name: str, source: SourceSpec, nodes: JobGraph, config: Config, payload: pl.Schema, time: EventTime | None
-) -> KafkaTail:
-    tail = source.tail
-    if tail is None:
-        raise ValueError("a source without a tail")
-    routed = bool(nodes.readers(Ref(name, ERRORS)))
+def _tail(tail: TailSpec, config: Config, payload: pl.Schema, time: EventTime | None) -> KafkaTail:
     return KafkaTail(
         cluster=KafkaCluster(tail.cluster, {**config.kafka_cluster(tail.cluster), **tail.options}),
         topic=tail.topic,
         schema=payload,
         event_time=time,
         start_at=_start(tail),
-        on_error=OnError.ROUTE if routed else OnError(source.on_error),
+        on_gap=tail.on_gap,
         rate_limit=tail.rate_limit,
-        discovery_interval_us=tail.discovery_interval,
-        transaction_wait_us=tail.transaction_wait,
+        discovery_s=tail.discovery_interval / 1e6,
+        transaction_wait_s=tail.transaction_wait / 1e6,
     )
 
 
-def _start(tail: TailSpec) -> StartAt:
+def _start(tail: TailSpec) -> Start:
     if isinstance(tail.start, StartAtOffsets):
-        return StartAt(offsets=tail.start.offsets)
+        return AtOffsets(tail.start.offsets)
     if isinstance(tail.start, StartAtTimestamp):
-        return StartAt(timestamp_ms=int(tail.start.timestamp.timestamp() * 1000))
-    return StartAt(tail.start)
+        return AtTime(int(tail.start.timestamp.timestamp() * 1000))
+    return tail.start

@@ -9,7 +9,7 @@ import polars as pl
 from catalog.catalogs import Catalogs
 from headrace.jobs.config import Config
 from headrace.jobs.graph import StepNode
-from headrace.jobs.spec import FilterStep, IcebergTable, JobSpec, LookupStep, ParquetTable, SelectStep, WithColumnsStep
+from headrace.jobs.spec import FilterStep, IcebergTable, LookupStep, ParquetTable, SelectStep, WithColumnsStep
 from headrace.kernel.errors import InternalError
 from headrace.kernel.protocols import LookupTable, StatefulOperator, Transform
 from hybrid_source.lookup import IcebergLookup, ParquetLookup
@@ -19,12 +19,11 @@ from operators.window import TumblingWindow
 
 
 def build_step(
-    spec: JobSpec, node: StepNode, event_time: str | None, tables: Mapping[str, pl.DataFrame]
+    node: StepNode, event_time: str | None, tables: Mapping[str, pl.DataFrame]
 ) -> Transform | StatefulOperator:
     """The operator of a step: stateful for windows, a transform for everything else.
 
     Args:
-        spec: For messages that point at the file.
         node: The step, resolved.
         event_time: Event-time column of the rows that it reads.
         tables: Static tables by name.
@@ -38,9 +37,11 @@ def build_step(
         return Select(node.id, step.select)
     if isinstance(step, LookupStep):
         wanted = step.lookup
-        return LookupJoin(node.id, tables[wanted.table], wanted.on, columns=wanted.columns, how=wanted.how)
+        return LookupJoin(
+            node.id, tables[wanted.table], wanted.on, columns=wanted.columns, how=wanted.how, name=wanted.table
+        )
     if event_time is None:
-        raise InternalError(f"window {node.id!r} without event time passed the checks of {spec.name!r}")
+        raise InternalError(f"window {node.id!r} without event time passed the spec's checks")
     window = step.window
     return TumblingWindow(
         node.id, event_time=event_time, size_us=window.tumbling, by=window.by, aggregates=window.aggregate

@@ -95,7 +95,10 @@ class TailSpec(SpecModel):
     rate_limit: Annotated[int, Field(ge=1)] | None = Field(default=None, description="Records per second at most.")
     start: Start = Field(default="earliest", description="Where to start without a history.")
     discovery_interval: PositiveDuration = lasting("1m", description="How often to look for new partitions.")
-    on_gap: Literal["fail"] = Field(default="fail", description="What to do when wanted offsets are gone.")
+    on_gap: Literal["fail", "record"] = Field(
+        default="fail",
+        description="When wanted offsets are gone: fail, or go on behind them and record what was lost.",
+    )
     transaction_wait: PositiveDuration = lasting(
         "1m", description="How long a bounded read waits for open transactions."
     )
