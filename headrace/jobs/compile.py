@@ -20,7 +20,7 @@ from headrace.jobs.graph import JobGraph, Ref, StepNode, build_graph
 from headrace.jobs.spec import JobSpec, TableHistory, WindowStep
 from headrace.kernel import columns
 from headrace.kernel.errors import SpecError
-from headrace.kernel.protocols import Json, LookupTable, StatefulOperator, Transform
+from headrace.kernel.protocols import ERRORS, LATE, Json, LookupTable, StatefulOperator, Transform
 from headrace.runtime.graph import Graph, Node, SinkNode, SourceNode, StatefulNode, Stream, TransformNode
 from headrace.runtime.job import CheckpointPolicy
 from hybrid_source.hybrid import HybridSource
@@ -96,9 +96,8 @@ class CompiledJob:
             nodes.append(_node(node, built))
         for sink in self.nodes.sinks:
             covers = None if self._behind_state(sink.input) else self.nodes.source_of(sink.input)
-            nodes.append(
-                SinkNode(sink.id, _stream(sink.input), build_sink(self.spec, sink, self.config, self.catalogs), covers)
-            )
+            target = build_sink(sink, self.config, self.catalogs)
+            nodes.append(SinkNode(sink.id, _stream(sink.input), target, covers))
         return Graph(nodes)
 
     def _steps_above(self, ref: Ref) -> list[StepNode]:
