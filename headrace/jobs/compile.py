@@ -6,7 +6,8 @@ operators are built when the pins of the static tables are known.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import polars as pl
@@ -92,7 +93,8 @@ class CompiledJob:
     def _build(self, tables: Mapping[str, pl.DataFrame]) -> Graph:
         nodes: list[Node] = [SourceNode(name, source) for name, source in self.sources.items()]
         for node in self.nodes.steps:
-            built = build_step(node, self._event_time(node), tables)
+            with _located(self.spec, node):
+                built = build_step(node, self._event_time(node), tables)
             nodes.append(_node(node, built))
         for sink in self.nodes.sinks:
             covers = None if self._behind_state(sink.input) else self.nodes.source_of(sink.input)
@@ -148,16 +150,23 @@ def check_columns(job: CompiledJob) -> None:
     schemas |= {Ref(name, ERRORS): columns.ERRORS for name in job.sources}
     for step in job.nodes.steps:
         node = graph.node(step.id)
-        try:
+        with _located(job.spec, step):
             if isinstance(node, StatefulNode):
                 schemas[Ref(step.id)] = window_schema(node.operator, schemas[step.input])
                 schemas[Ref(step.id, LATE)] = schemas[step.input]
             elif isinstance(node, TransformNode):
                 schemas[Ref(step.id)] = output_schema(node.transform, schemas[step.input])
-        except SpecError as error:
-            raise job.spec.problem(
-                *step.path, message=error.message, detail=error.detail, hint=error.hint, code=error.code
-            ) from error
+
+
+@contextmanager
+def _located(spec: JobSpec, node: StepNode) -> Iterator[None]:
+    """Let what an operator says of its definition point at the file and line of its step."""
+    try:
+        yield
+    except SpecError as error:
+        raise spec.problem(
+            *node.path, message=error.message, detail=error.detail, hint=error.hint, code=error.code
+        ) from error
 
 
 def _stream(ref: Ref) -> Stream:

@@ -23,8 +23,8 @@ def create_topic(cluster: KafkaCluster, topic: str) -> None:
         cluster.admin().create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result()
 
 
-def records(flights: pl.DataFrame) -> Iterator[list[dict[str, object]]]:
-    """Chunks of records for ``produce_batch``: value, key and partition, in the order of the rows."""
+def records(flights: pl.DataFrame) -> Iterator[list[tuple[str, int, str]]]:
+    """Chunks of records in the order of the rows: key, partition, value."""
     encoded = flights.select(
         key=pl.col("carrier"),
         # A stable assignment of carriers to partitions, so that the demo is the same each time.
@@ -34,10 +34,7 @@ def records(flights: pl.DataFrame) -> Iterator[list[dict[str, object]]]:
         ).struct.json_encode(),
     )
     for chunk in encoded.iter_slices(CHUNK):
-        yield [
-            {"key": row["key"].encode(), "partition": row["partition"], "value": row["value"].encode()}
-            for row in chunk.iter_rows(named=True)
-        ]
+        yield chunk.rows()
 
 
 def produce(cluster: KafkaCluster, topic: str, flights: pl.DataFrame, *, pace: threading.Event | None = None) -> int:
@@ -52,8 +49,8 @@ def produce(cluster: KafkaCluster, topic: str, flights: pl.DataFrame, *, pace: t
     producer: Producer = cluster.producer()
     sent = 0
     for chunk in records(flights):
-        for record in chunk:
-            producer.produce(topic, **record)
+        for key, partition, value in chunk:
+            producer.produce(topic, value, key, partition)
         producer.poll(0)
         sent += len(chunk)
         if pace is not None:
