@@ -57,6 +57,11 @@ class HybridPosition:
     start: Mapping[int, int] | None = None
     watermark: int | None = None
 
+    @property
+    def trim(self) -> Boundary | None:
+        """The boundary at which rows of the history are to be left out, if they are."""
+        return self.resolution.boundary if self.resolution is not None and self.resolution.trim else None
+
     def to_json(self) -> Position:
         """The versioned JSON form."""
         out: dict[str, Any] = {"version": POSITION_VERSION, "phase": self.phase}
@@ -70,6 +75,7 @@ class HybridPosition:
                 "rule": found.rule,
                 "evidence": found.evidence,
                 "guarantee": found.guarantee,
+                "trim": found.trim,
             }
         if self.identity is not None:
             out["topic"] = {
@@ -102,7 +108,7 @@ class HybridPosition:
             cursor=value.get("cursor"),
             tail=value.get("tail"),
             resolution=Resolution(
-                Boundary.from_json(found["record"]), found["rule"], found["evidence"], found["guarantee"]
+                Boundary.from_json(found["record"]), found["rule"], found["evidence"], found["guarantee"], found["trim"]
             )
             if found
             else None,
@@ -315,7 +321,7 @@ class HybridReader:
                 f"source {self._source.name!r} is in its history by the checkpoint, but the job names no history",
                 hint="restore the job's history, or give the job another uid",
             )
-        trim = self._at.resolution.boundary if self._at.resolution else None
+        trim = self._at.trim
         self._history = self._source.history.open(self._request, self._at.pin, trim)
         self._fraction_at_start = self._history.fraction(self._at.cursor)
         self._splits = self._history.read(self._at.cursor)

@@ -56,12 +56,14 @@ class Resolution:
         rule: The rule's name.
         evidence: What it rests on, for people.
         guarantee: ``exactly-once``, or the weaker one that this rule gives.
+        trim: History rows may lie at or above the boundary and are to be left out, where rows carry offsets.
     """
 
     boundary: Boundary
     rule: str
     evidence: str
     guarantee: str = "exactly-once"
+    trim: bool = True
 
 
 class OpenHistory(Protocol):

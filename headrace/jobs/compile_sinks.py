@@ -18,4 +18,4 @@ def build_sink(node: SinkNode, config: Config, catalogs: Catalogs) -> Sink:
         return iceberg.IcebergSink(node.id, catalogs, table.table, create=table.create, partition_by=table.partition_by)
     topic = node.sink.kafka
     cluster = KafkaCluster(topic.cluster, {**config.kafka_cluster(topic.cluster), **topic.options})
-    return kafka.KafkaSink(node.id, cluster, topic.topic, key=topic.key)
+    return kafka.KafkaSink(node.id, cluster, topic.topic, topic.key, topic.create, topic.partitions)

@@ -23,7 +23,7 @@ from headrace.jobs.spec import (
 from headrace.kafka.cluster import KafkaCluster
 from headrace.kernel import columns as system
 from headrace.kernel.protocols import ERRORS, Json
-from hybrid_source.boundary import BoundaryRule, EmptyHistory, ExplicitOffsets, OffsetColumns, OwnRecord
+from hybrid_source.boundary import BoundaryRule, EmptyHistory, ExplicitOffsets, OffsetColumns, RecordedBoundary
 from hybrid_source.history import History
 from hybrid_source.history_stage import LakeHistory, OffsetNames
 from hybrid_source.hybrid import EventTime, HybridSource
@@ -129,7 +129,7 @@ def _rules(source: SourceSpec) -> Sequence[BoundaryRule]:
     if isinstance(source.boundary, BoundaryColumns):
         named = source.boundary.columns
         return (EmptyHistory(), OffsetColumns(named.partition, named.offset, required=True))
-    return (OwnRecord(), EmptyHistory(), OffsetColumns())
+    return (RecordedBoundary(), EmptyHistory(), OffsetColumns())
 
 
 def _offset_names(source: SourceSpec) -> OffsetNames:

@@ -81,7 +81,7 @@ def _source(job: CompiledJob, source: HybridSource, request: ReadRequest, positi
 def _history(job: CompiledJob, source: HybridSource, request: ReadRequest, at: HybridPosition) -> HistoryPlan | None:
     if source.history is None:
         return None
-    opened = source.history.open(request, at.pin, at.resolution.boundary if at.resolution else None)
+    opened = source.history.open(request, at.pin, at.trim)
     if not isinstance(opened, OpenLakeHistory):
         return None
     plan = opened.plan

@@ -297,6 +297,10 @@ class KafkaTarget(SpecModel):
     topic: TopicName
     cluster: NodeName = Field(default="default", description="A [kafka.NAME] section of headrace.toml.")
     key: AnyNumber = Field(default=(), description="Columns that make the record's key.")
+    create: bool = Field(default=False, description="Create the topic when it is not there.")
+    partitions: Annotated[int, Field(ge=1)] | None = Field(
+        default=None, description="Partitions of a created topic; the broker's default if not given."
+    )
     format: Literal["json"] = "json"
     options: dict[str, Option] = Field(default_factory=dict, description="librdkafka options, over the cluster's own.")
 

@@ -141,14 +141,27 @@ class Graph:
         return out
 
     def pipeline(self, source_id: str) -> Callable[[pl.LazyFrame], list[pl.LazyFrame]]:
-        """The lazy plans over one source's rows, for probing what they push down."""
-        stream = Stream(source_id)
-        wants_late = any(
-            self.has_consumers(Stream(node.id, LATE)) for node in self.stateful() if self.origin(node.id) == source_id
-        )
-        return lambda rows: [
-            leg.rows for leg in self.legs(stream, rows, maybe_late=wants_late) if leg.role != "late-count"
-        ]
+        """The lazy plans over one source's rows, for probing what they push down.
+
+        Given rows without ``_row_watermark``, so that lateness, which must be seen to be counted, is not pushed down;
+        for the consumers of a late port any row may be late.
+        """
+        return lambda rows: list(self._probes(Stream(source_id), rows))
+
+    def _probes(self, stream: Stream, rows: pl.LazyFrame) -> Iterator[pl.LazyFrame]:
+        for consumer in self.consumers(stream):
+            match consumer:
+                case TransformNode():
+                    yield from self._probes(Stream(consumer.id), consumer.transform.apply(rows))
+                case StatefulNode():
+                    yield consumer.operator.partial(rows)
+                    yield from self._probes(Stream(consumer.id, LATE), rows)
+                case SinkNode():
+                    yield rows
+
+    def judges_lateness(self, source_id: str) -> bool:
+        """Whether some stateful operator reads this source's rows."""
+        return any(self.origin(node.id) == source_id for node in self.stateful())
 
     def origin(self, node_id: str) -> str:
         """The source that a node descends from."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
+import polars as pl
+
+from headrace.kernel import columns
 from headrace.kernel.protocols import ReadRequest
 from headrace.runtime.graph import Graph
 from hybrid_source.pushdown import probe
@@ -13,6 +16,10 @@ def requests(graph: Graph, until: Literal["caught-up"] | None) -> dict[str, Read
     """Probe the plans over each source: which columns they need, which predicate they all imply."""
     out: dict[str, ReadRequest] = {}
     for node in graph.sources():
-        pushed = probe(graph.pipeline(node.id), node.source.schema)
-        out[node.id] = ReadRequest(pushed.columns, pushed.predicate, until)
+        schema = pl.Schema({name: dtype for name, dtype in node.source.schema.items() if name != columns.ROW_WATERMARK})
+        pushed = probe(graph.pipeline(node.id), schema)
+        wanted = list(pushed.columns)
+        if columns.ROW_WATERMARK in node.source.schema and graph.judges_lateness(node.id):
+            wanted.append(columns.ROW_WATERMARK)
+        out[node.id] = ReadRequest(wanted, pushed.predicate, until)
     return out

@@ -73,7 +73,7 @@ class ScriptedHistory:
     Attributes:
         log: The log.
         cut: The boundary.
-        splits: For each split, the row numbers (modulo the number of rows) it begins with; what no split takes makes one more.
+        splits: For each split, the numbers of its rows (modulo their count); what no split takes makes one more.
     """
 
     log: ScriptedLog
@@ -192,7 +192,7 @@ class OpenScriptedTail:
 
     def poll(self, timeout: float) -> TailBatch | None:  # noqa: ARG002 - the protocol's signature
         """See :meth:`OpenTail.poll`."""
-        frames = []
+        frames: list[pl.DataFrame] = []
         while not self.finished and not frames:
             partition, count = self._stage.polls[self._turn % len(self._stage.polls)]
             self._turn += 1

@@ -8,7 +8,7 @@ from typing import Final
 
 import polars as pl
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import NewTopic
+from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined] # not in its __all__
 
 from headrace.kafka.cluster import KafkaCluster
 from headrace.kafka.errors import mapped

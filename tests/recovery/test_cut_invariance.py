@@ -112,13 +112,17 @@ def outcome(log, way):
 def expected(log):
     rows = log.rows().filter(pl.col("v") != 0)
     windows = rows.group_by(pl.col("ts").dt.truncate("30s").alias("window_start"), "k").agg(
-        n=pl.len().cast(pl.Int64), s=pl.col("v").sum(), lo=pl.col("v").min(), hi=pl.col("v").max(), mean=pl.col("v").mean()
+        n=pl.len().cast(pl.Int64),
+        s=pl.col("v").sum(),
+        lo=pl.col("v").min(),
+        hi=pl.col("v").max(),
+        mean=pl.col("v").mean(),
     )
     return windows, rows
 
 
 def same(left, right, columns):
-    left = left.select(columns).sort(columns) if left.width else pl.DataFrame(schema={c: pl.Int64 for c in columns})
+    left = left.select(columns).sort(columns) if left.width else pl.DataFrame(schema=dict.fromkeys(columns, pl.Int64))
     right = right.select(columns).sort(columns)
     assert left.rows() == right.rows()
 
