@@ -90,6 +90,11 @@ class KafkaTail:
         """See :meth:`hybrid_source.stages.TailStage.offsets`."""
         return TailPosition.from_json(position).nexts
 
+    def ranges(self) -> Mapping[int, tuple[int, int]]:
+        """See :meth:`hybrid_source.stages.TailStage.ranges`."""
+        found = self._metadata.ranges(self.topic, self._metadata.describe(self.topic).partitions)
+        return {partition: (held.earliest, held.latest) for partition, held in found.items()}
+
     def first_event_times(self, position: Json, partitions: Sequence[int]) -> Mapping[int, int]:
         """See :meth:`hybrid_source.stages.TailStage.first_event_times`.
 

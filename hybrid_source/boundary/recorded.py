@@ -31,7 +31,9 @@ class RecordedBoundary:
         found = find_boundary(history.table, history.snapshot_id)
         if found is None or context.topic not in found.boundary.topics:
             return None
-        return Resolution(found.boundary, "recorded boundary", _evidence(found, context), _guarantee(found))
+        # Rows and record were committed together: without other writers no row lies at or above it.
+        trim = bool(found.foreign_changes) or not found.proven
+        return Resolution(found.boundary, "recorded boundary", _evidence(found, context), _guarantee(found), trim)
 
 
 def _evidence(found: FoundBoundary, context: BoundaryContext) -> str:

@@ -131,7 +131,7 @@ class Demo:
         self._say("start Kafka, S3 and an Iceberg REST catalog")
         endpoints = dev.up(self._folder / "stack")
         self._config = self._folder / "headrace.toml"
-        self._config.write_text(dev.render_config(endpoints, self._folder / "state"), encoding="utf-8")
+        self._config.write_text(dev.render_settings(endpoints, self._folder), encoding="utf-8")
         settings = tomllib.loads(self._config.read_text(encoding="utf-8"))
         self._cluster = KafkaCluster("default", settings["kafka"]["default"])
         self._metadata = KafkaMetadata(self._cluster)
