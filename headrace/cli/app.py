@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -31,13 +32,29 @@ app.add_typer(dev_app, name="dev")
 app.add_typer(spec_app, name="spec")
 
 
+class Until(StrEnum):
+    """Where a run ends by itself."""
+
+    CAUGHT_UP = "caught-up"
+
+
+class OnEnd(StrEnum):
+    """What happens to open windows at that end."""
+
+    DRAIN = "drain"
+    SUSPEND = "suspend"
+
+
+JobArgument = Annotated[Path, typer.Argument(metavar="JOB", help="Job file: YAML, JSON, or Python with a `job`.")]
 TableArgument = Annotated[str, typer.Argument(metavar="TABLE", help="CATALOG.NAMESPACE.TABLE")]
 ConfigOption = Annotated[
     Path | None, typer.Option("--config", help="Configuration file; else HEADRACE_CONFIG, else headrace.toml upwards.")
 ]
 StateOption = Annotated[Path | None, typer.Option("--state", help="State folder, over the configuration's.")]
 DebugOption = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
+JsonLogsOption = Annotated[bool, typer.Option("--json-logs", help="Logs and errors as JSON lines.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+UntilOption = Annotated[Until | None, typer.Option("--until", help="End when all that is there now has been read.")]
 DevFolderOption = Annotated[Path | None, typer.Option("--state-dir", help="The stack's folder.")]
 
 
@@ -84,6 +101,126 @@ def _root(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None: ...
+
+
+@app.command("run")
+def run_command(
+    job: JobArgument,
+    *,
+    until: UntilOption = None,
+    on_end: Annotated[
+        OnEnd, typer.Option("--on-end", help="At that end: fire open windows, or keep them.")
+    ] = OnEnd.DRAIN,
+    config: ConfigOption = None,
+    state: StateOption = None,
+    debug: DebugOption = False,
+    json_logs: JsonLogsOption = False,
+) -> None:
+    """Run a job until it is stopped (Ctrl-C, SIGTERM) or its end is reached. It goes on from its last checkpoint."""
+    from headrace.cli.run_job import run_file
+
+    settings = Settings(config, state, debug=debug, json_logs=json_logs)
+    run_file(job, settings, until.value if until else None, on_end.value)
+
+
+@app.command()
+def plan(
+    job: JobArgument,
+    *,
+    json: JsonOption = False,
+    config: ConfigOption = None,
+    state: StateOption = None,
+    debug: DebugOption = False,
+) -> None:
+    """Show what a job would read, where its boundary lies, and what it promises. Writes nothing."""
+    from headrace.cli.plan_job import plan_file
+
+    plan_file(job, Settings(config, state, debug=debug), as_json=json)
+
+
+@app.command()
+def seam(
+    job: JobArgument,
+    *,
+    json: JsonOption = False,
+    config: ConfigOption = None,
+    state: StateOption = None,
+    debug: DebugOption = False,
+) -> None:
+    """Print the seam proof that is stored with a job: what came from the lake, what from Kafka, what is missing."""
+    from headrace.cli.seam import show_seam
+
+    show_seam(job, Settings(config, state, debug=debug), as_json=json)
+
+
+@app.command()
+def archive(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    table: TableArgument,
+    *,
+    schema: Annotated[str, typer.Option("--schema", help='Columns: "id: int64, at: timestamptz".')] = "",
+    schema_from: Annotated[
+        str, typer.Option("--schema-from", help="A YAML or JSON file of {column: type}, a Parquet file, or a table.")
+    ] = "",
+    partition_by: Annotated[
+        list[str] | None, typer.Option("--partition-by", help="Partitioning of a new table, e.g. day(at); repeatable.")
+    ] = None,
+    cluster: Annotated[str, typer.Option("--cluster", help="A [kafka.NAME] section.")] = "default",
+    until: UntilOption = None,
+    config: ConfigOption = None,
+    state: StateOption = None,
+    debug: DebugOption = False,
+    json_logs: JsonLogsOption = False,
+) -> None:
+    """Copy a JSON topic into an Iceberg table, with offsets as columns and the boundary record in every commit."""
+    from headrace.cli.archive import run_archive
+
+    settings = Settings(config, state, debug=debug, json_logs=json_logs)
+    run_archive(
+        settings,
+        topic,
+        table,
+        schema=schema,
+        schema_from=schema_from,
+        partition_by=partition_by or [],
+        cluster=cluster,
+        until=until.value if until else None,
+    )
+
+
+@app.command()
+def demo(
+    *,
+    json: Annotated[Path | None, typer.Option("--json", help="Write what was seen to this file.")] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the services and the data up.")] = False,
+    debug: DebugOption = False,
+) -> None:
+    """Real flights through real services: archive, hand over, kill, restart, compare with one batch computation."""
+    from headrace.cli.demo import run_demo
+
+    del debug
+    run_demo(json, keep=keep)
+
+
+@app.command()
+def serve(
+    *,
+    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", help="Port to listen on; 0 takes a free one.")] = 8470,
+    store: Annotated[
+        str | None, typer.Option("--store", help="URL of the job store; SQLite in the state folder.")
+    ] = None,
+    allow_remote: Annotated[
+        bool, typer.Option("--allow-remote", help="Listen beyond this machine. There is no authentication.")
+    ] = False,
+    config: ConfigOption = None,
+    state: StateOption = None,
+    debug: DebugOption = False,
+) -> None:
+    """Serve the REST API and supervise its jobs, which go on when the service ends."""
+    from headrace.cli.serve import run_server
+
+    run_server(host, port, store, Settings(config, state, debug=debug), allow_remote=allow_remote)
 
 
 @boundary_app.command("show")

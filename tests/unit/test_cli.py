@@ -59,11 +59,12 @@ sys.exit(code)
 """
         done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, cwd=ROOT, check=False)
         assert done.returncode == 0, done.stderr
-        for command in ("boundary", "dev", "spec"):
+        for command in ("run", "plan", "boundary", "archive", "dev", "spec", "serve"):
             assert re.search(rf"^  {command} ", done.stdout, re.MULTILINE)
 
     @pytest.mark.parametrize(
-        "command", ["boundary show", "boundary set", "dev up", "dev down", "dev logs", "spec check", "spec schema"]
+        "command",
+        ["run", "plan", "archive", "serve", "boundary show", "boundary set", "dev up", "dev logs", "spec check"],
     )
     def test_every_command_has_help(self, command: str, capsys: pytest.CaptureFixture[str]) -> None:
         assert app.run([*command.split(), "--help"]) == ExitCode.OK
@@ -94,8 +95,9 @@ class TestUsage:
         ("arguments", "message"),
         [
             (["rum"], "no such command 'rum'"),
-            (["boundary", "show"], "missing argument 'TABLE'"),
-            (["boundary", "show", "x", "--jsn", "x"], "no such option: --jsn"),
+            (["run"], "missing argument 'JOB'"),
+            (["run", "job.yaml", "--untl", "x"], "no such option: --untl"),
+            (["run", "job.yaml", "--until", "x"], "invalid value for '--until'"),
             (["spec"], "missing command"),
         ],
     )

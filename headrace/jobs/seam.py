@@ -1,0 +1,270 @@
+"""The seam proof: shows, partition by partition, that history and tail meet without a hole and without an overlap.
+
+What the job decided (snapshot, boundary, start of the tail) comes from its newest checkpoint; what the lake really
+holds comes from a scan of the two offset columns of the pinned snapshot, when it has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Final
+
+import polars as pl
+
+from headrace.jobs.compile import CompiledJob
+from headrace.kernel import columns as system
+from headrace.kernel.boundary import PartitionRange
+from headrace.kernel.errors import NotFoundError
+from headrace.kernel.protocols import Json
+from headrace.state.checkpoint import CheckpointStore
+from headrace.state.stores import open_store
+from hybrid_source.history import History, HistoryQuery
+from hybrid_source.history_rows import column
+from hybrid_source.history_stage import LakeHistory, OffsetNames
+from hybrid_source.hybrid import HybridPosition, HybridSource
+
+SHOWN_HOLES: Final = 20
+_PARTITION: Final = "partition"
+_OFFSET: Final = "offset"
+
+
+@dataclass(frozen=True, slots=True)
+class LakeSide:
+    """What the lake holds of one partition below the boundary, by a scan.
+
+    Attributes:
+        rows: Rows below the boundary.
+        first: Lowest offset; None without rows.
+        last: Highest offset; None without rows.
+        duplicates: Rows more than there are distinct offsets.
+        holes: Ranges (start inclusive, next exclusive) between the first and the last offset that have no row, at most
+            ``SHOWN_HOLES`` of them. Compaction, transaction markers and aborted records leave holes, too.
+        trimmed: Rows at or above the boundary, which the job leaves to the tail.
+    """
+
+    rows: int
+    first: int | None
+    last: int | None
+    duplicates: int
+    holes: Sequence[tuple[int, int]]
+    trimmed: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSeam:
+    """The seam of one partition. All offsets but ``LakeSide.first`` and ``last`` are *next* offsets (exclusive).
+
+    Attributes:
+        partition: Its number.
+        covered_from: The first offset that the history covers.
+        boundary: The next offset that it does not cover; None for a partition that it does not know.
+        tail_start: Where the tail begins.
+        tail_next: Where the tail stands.
+        lake: The lake's side; None when its rows carry no offsets.
+    """
+
+    partition: int
+    covered_from: int | None
+    boundary: int | None
+    tail_start: int | None
+    tail_next: int | None
+    lake: LakeSide | None
+
+    @property
+    def missing(self) -> int:
+        """Offsets between the end of the history and the start of the tail."""
+        if self.tail_start is None:
+            return 0
+        return max(0, self.tail_start - (self.boundary or 0))
+
+    @property
+    def overlap(self) -> int:
+        """Offsets that both sides would give."""
+        if self.tail_start is None or self.boundary is None:
+            return 0
+        return max(0, self.boundary - self.tail_start)
+
+    @property
+    def exact(self) -> bool:
+        """Nothing is missing, nothing is there twice."""
+        return not (self.missing or self.overlap or (self.lake and self.lake.duplicates))
+
+    def to_json(self) -> dict[str, Json]:
+        """The seam as JSON values."""
+        return asdict(self) | {"missing": self.missing, "overlap": self.overlap, "exact": self.exact}
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSeam:
+    """The seam of one source: the pinned version of its history, how the boundary was found, and its partitions."""
+
+    source: str
+    topic: str
+    phase: str
+    pin: Json
+    rule: str
+    evidence: str
+    partitions: Sequence[PartitionSeam]
+
+    @property
+    def exact(self) -> bool:
+        """All of its partitions are."""
+        return all(partition.exact for partition in self.partitions)
+
+    def to_json(self) -> dict[str, Json]:
+        """The seam as JSON values."""
+        return {
+            "source": self.source,
+            "topic": self.topic,
+            "phase": self.phase,
+            "pin": self.pin,
+            "rule": self.rule,
+            "evidence": self.evidence,
+            "partitions": [partition.to_json() for partition in self.partitions],
+            "exact": self.exact,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class SeamProof:
+    """The seams of a job at one epoch."""
+
+    job_uid: str
+    epoch: int
+    sources: Sequence[SourceSeam]
+
+    @property
+    def exact(self) -> bool:
+        """All of them are."""
+        return all(source.exact for source in self.sources)
+
+    def to_json(self) -> dict[str, Json]:
+        """The proof as JSON values."""
+        sources = [source.to_json() for source in self.sources]
+        return {"job": self.job_uid, "epoch": self.epoch, "exact": self.exact, "sources": sources}
+
+
+def prove_seam(job: CompiledJob) -> SeamProof:
+    """Prove the seams of a job from its newest checkpoint and its pinned histories. Takes nothing over, writes nothing.
+
+    Raises:
+        NotFoundError: The job has no checkpoint yet, or no source with both history and tail.
+        SnapshotGoneError: The pinned snapshot is no longer there to be looked at.
+    """
+    store = open_store(job.store, job.config.object_stores)
+    head = store.head.read()
+    if head is None or head.record is None:
+        raise NotFoundError(
+            f"job {job.uid!r} has no checkpoint yet", detail=f"looked in {job.store}", code="CHECKPOINT_NOT_FOUND"
+        )
+    record = CheckpointStore(store, job.uid).read(head.record)
+    found = [
+        seam
+        for name, position in record.positions.items()
+        if name in job.sources and (seam := _source(job.sources[name], HybridPosition.from_json(position))) is not None
+    ]
+    if not found:
+        raise NotFoundError(f"job {job.uid!r} has no source with both history and tail", code="SEAM_NOT_FOUND")
+    return SeamProof(job.uid, record.epoch, found)
+
+
+def _source(source: HybridSource, at: HybridPosition) -> SourceSeam | None:
+    if source.tail is None or not isinstance(source.history, LakeHistory) or at.resolution is None:
+        return None
+    topic = source.tail.topic
+    covered = at.resolution.boundary.topics.get(topic)
+    ranges = dict(covered.partitions) if covered else {}
+    now = source.tail.offsets(at.tail)
+    lake = scan_lake(source.history.open_history(at.pin), source.history.offsets, topic, ranges)
+    starts = at.start or {}
+    partitions = [
+        PartitionSeam(
+            partition,
+            ranges[partition].start if partition in ranges else None,
+            ranges[partition].next if partition in ranges else None,
+            starts.get(partition),
+            now.get(partition),
+            lake.get(partition) if lake is not None else None,
+        )
+        for partition in sorted({*ranges, *starts, *now, *(lake or {})})
+    ]
+    return SourceSeam(source.name, topic, at.phase, at.pin, at.resolution.rule, at.resolution.evidence, partitions)
+
+
+def scan_lake(
+    history: History, names: OffsetNames, topic: str, ranges: Mapping[int, PartitionRange]
+) -> Mapping[int, LakeSide] | None:
+    """Scan the offset columns of a history, split by split.
+
+    Memory is bounded by one split and by the number of runs of consecutive offsets, not by the number of rows.
+
+    Returns:
+        The lake's side by partition, or None when its rows carry no offsets.
+    """
+    if not names.within(history.stored):
+        return None
+    nexts = pl.DataFrame(
+        {_PARTITION: list(ranges), "boundary": [covered.next for covered in ranges.values()]},
+        schema={_PARTITION: pl.Int64, "boundary": pl.Int64},
+    )
+    runs = [_runs(rows, nexts) for rows in _offsets(history, names, topic)]
+    if not runs:
+        return {}
+    return _sides(pl.concat(runs))
+
+
+def _offsets(history: History, names: OffsetNames, topic: str) -> Iterator[pl.DataFrame]:
+    stored = history.stored
+    partition, offset = column(stored, names.partition), column(stored, names.offset)
+    where = partition.is_not_null() & offset.is_not_null()
+    topic_column = names.topic or (system.TOPIC if system.TOPIC in stored else None)
+    if topic_column is not None:
+        where &= column(stored, topic_column).is_null() | (column(stored, topic_column) == topic)
+    wanted = {name for expr in (partition, offset) for name in expr.meta.root_names()}
+    for split in history.plan(HistoryQuery(columns=sorted(wanted), where=where)).splits_from():
+        yield split.rows.select(
+            partition.cast(pl.Int64).alias(_PARTITION), offset.cast(pl.Int64).alias(_OFFSET)
+        ).collect(engine="streaming")
+
+
+def _runs(rows: pl.DataFrame, nexts: pl.DataFrame) -> pl.DataFrame:
+    """Runs of consecutive offsets: partition, start, next (exclusive), rows, whether they lie below the boundary."""
+    below = pl.col(_OFFSET) < pl.col("boundary").fill_null(0)
+    return (
+        rows.join(nexts, on=_PARTITION, how="left")
+        .with_columns(below=below)
+        .group_by(_PARTITION, "below", _OFFSET)
+        .len("rows")
+        .sort(_PARTITION, "below", _OFFSET)
+        .with_columns(run=pl.col(_OFFSET) - pl.int_range(pl.len()).over(_PARTITION, "below"))
+        .group_by(_PARTITION, "below", "run")
+        .agg(
+            start=pl.col(_OFFSET).min(),
+            next=pl.col(_OFFSET).max() + 1,
+            rows=pl.col("rows").sum().cast(pl.Int64),
+        )
+        .drop("run")
+    )
+
+
+def _sides(runs: pl.DataFrame) -> Mapping[int, LakeSide]:
+    above = runs.filter(~pl.col("below")).group_by(_PARTITION).agg(pl.col("rows").sum())
+    trimmed: dict[int, int] = dict(above.iter_rows())
+    sides: dict[int, LakeSide] = {}
+    for (partition,), part in runs.filter("below").sort("start").group_by(_PARTITION, maintain_order=True):
+        reached = part.with_columns(before=pl.col("next").cum_max().shift(1, fill_value=part["start"].min()))
+        fresh = pl.col("next") - pl.max_horizontal("start", "before")
+        distinct = reached.select(fresh.clip(lower_bound=0).sum()).item()
+        holes = reached.filter(pl.col("start") > pl.col("before")).select("before", "start").head(SHOWN_HOLES)
+        rows = int(part["rows"].sum())
+        sides[int(str(partition))] = LakeSide(
+            rows,
+            int(part["start"][0]),
+            int(reached["next"].max()) - 1,  # type: ignore[arg-type] # an integer column
+            rows - int(distinct),
+            [(int(start), int(end)) for start, end in holes.iter_rows()],
+            trimmed.get(partition, 0),
+        )
+    empty = {key: LakeSide(0, None, None, 0, (), rows) for key, rows in trimmed.items() if key not in sides}
+    return sides | empty
