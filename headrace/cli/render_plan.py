@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
@@ -12,10 +13,12 @@ from rich.text import Text
 from headrace.cli.words import bytes_text, count_text
 from headrace.jobs.plan import HistoryPlan, OperatorPlan, Plan, SinkPlan, SourcePlan, TailPlan
 
+_FILE_WIDTH: Final = 200
+
 
 def print_plan(plan: Plan, console: Console) -> None:
-    """Write the plan to a console."""
-    console.print(render_plan(plan))
+    """Write the plan to a console; lines are not broken when it is no terminal."""
+    console.print(render_plan(plan), width=None if console.is_terminal else _FILE_WIDTH)
 
 
 def render_plan(plan: Plan) -> RenderableType:
@@ -85,21 +88,29 @@ def _tail(tail: TailPlan) -> Group:
     return Group(facts, *((Padding(table, (0, 0, 0, 2)),) if tail.partitions else ()), *note)
 
 
-def _operators(operators: Sequence[OperatorPlan]) -> Table:
-    table = Table("id", "kind", "reads", "determinism", "fingerprint", box=None, pad_edge=False)
+def _operators(operators: Sequence[OperatorPlan]) -> Group:
+    table = Table("id", "kind", "reads", "determinism", box=None, pad_edge=False)
     for operator in operators:
-        cells = (operator.id, operator.kind, operator.input, operator.determinism.value, operator.fingerprint or "")
+        cells = (operator.id, operator.kind, operator.input, operator.determinism.value)
         table.add_row(*map(Text, cells))
-    return table
+    states = [(operator.id, operator.fingerprint) for operator in operators if operator.fingerprint]
+    kept: list[RenderableType] = [Text("state kept for", style="dim"), _indented(_facts(*states))] if states else []
+    return Group(table, *kept)
 
 
-def _sinks(sinks: Sequence[SinkPlan]) -> Table:
-    table = Table("id", "kind", "reads", "target", "delivery", "columns", box=None, pad_edge=False)
-    for sink in sinks:
-        target = f"{sink.target} (will be created)" if sink.exists is False else sink.target
-        cells = (sink.id, sink.kind, sink.input, target, sink.delivery, ", ".join(sink.columns))
-        table.add_row(*map(Text, cells))
-    return table
+def _sinks(sinks: Sequence[SinkPlan]) -> Group:
+    return Group(
+        *(
+            _facts(
+                (sink.kind, f"{sink.target} (will be created)" if sink.exists is False else sink.target),
+                ("id", sink.id),
+                ("reads", sink.input),
+                ("delivery", sink.delivery),
+                ("columns", ", ".join(sink.columns)),
+            )
+            for sink in sinks
+        )
+    )
 
 
 def _facts(*facts: tuple[str, str]) -> Table:

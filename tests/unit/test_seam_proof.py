@@ -101,11 +101,7 @@ def test_proof_for_people_and_machines() -> None:
     proof = SeamProof(
         "job",
         4,
-        [
-            SourceSeam(
-                "s", "topic", "tail", {}, "own record", "snapshot [42]", [PartitionSeam(0, 0, 2000, 2001, 2500, lake)]
-            )
-        ],
+        [SourceSeam("s", "topic", "tail", {}, "own record", "snapshot [42]", [partition])],
     )
     console = Console(file=io.StringIO(), width=120, color_system=None)
     print_seam(proof, console)
