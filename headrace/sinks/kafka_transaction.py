@@ -114,7 +114,8 @@ class TransactionalProducer:
                 self.flush()
             self._queued_rows += part.height
             self._queued_bytes += nbytes
-            self._send_slice(topic, part.select("key", "value").to_dicts())
+            pairs = zip(part["key"].to_list(), part["value"].to_list(), strict=True)
+            self._send_slice(topic, [{"key": key, "value": value} for key, value in pairs])
 
     def send_one(self, topic: str, key: bytes, value: bytes, partition: int) -> None:
         """Queue one record for one partition."""

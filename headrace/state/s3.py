@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 import boto3
@@ -221,7 +221,7 @@ def probe_conditional_writes(client: Any, bucket: str, prefix: str) -> None:
     except (_RefusedError, _ConflictError, _AbsentError) as error:
         raise _unsafe_store(where, f"a conditional put that had to work was refused: {error}") from error
     finally:
-        with mapped_errors("delete", where):
+        with suppress(_AbsentError), mapped_errors("delete", where):
             client.delete_object(**target)
 
 

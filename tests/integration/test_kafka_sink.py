@@ -30,7 +30,7 @@ from headrace.kernel.errors import (
     UnavailableError,
 )
 from headrace.kernel.protocols import EpochId, SinkContext
-from headrace.sinks import commit_marker
+from headrace.sinks import commit_marker, kafka_transaction
 from headrace.sinks import kafka as kafka_sink
 from headrace.sinks.kafka import KafkaSink, KafkaSinkWriter
 from headrace.state.stores import JobStore, open_store
@@ -38,6 +38,7 @@ from headrace.testing import CRASH_VARIABLE
 
 if TYPE_CHECKING:
     from tests.kafka import KafkaHelper
+    from tests.services import OwnBroker
 
 pytestmark = pytest.mark.services
 
@@ -305,6 +306,27 @@ def test_a_recreated_topic_is_refused(target: Target) -> None:
         target.writer().recover(pre_commit)
     assert caught.value.context["recorded"] == pre_commit["topic_id"]
     assert target.visible() == []
+
+
+def test_a_broker_that_dies_at_the_commit(
+    own_broker: OwnBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = Target(own_broker.kafka, tmp_path / "store", "job", own_broker.kafka.topic(2, prefix="out"))
+    writer = target.ready()
+    pre_commit = prepared(writer, target.epoch(1), rows(1, 2))
+    monkeypatch.setattr(kafka_transaction, "_ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr(kafka_transaction, "_CALL_SECONDS", 1.0)
+    own_broker.stop(kill=True)
+    with pytest.raises(UnavailableError):
+        writer.commit(pre_commit)
+    own_broker.start()
+    monkeypatch.undo()
+    new = target.writer()
+    new.recover(pre_commit)
+    assert target.visible() == [1, 2]
+    new.commit(prepared(new, target.epoch(2), rows(3)))
+    assert target.visible() == [1, 2, 3]
+    new.close()
 
 
 # -------------------------------------------------------------------------------------------------- KAF-04 and KAF-05
