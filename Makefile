@@ -20,7 +20,7 @@ venv: $(STAMP)  ## make the virtual environment
 $(STAMP): pyproject.toml requirements.txt
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=..." if sys.version_info < (3, 11) else 0)'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) install --require-hashes -r requirements.txt
+	$(PIP) install --no-compile --require-hashes -r requirements.txt
 	$(PIP) install --no-deps -e .
 	@touch $@
 
