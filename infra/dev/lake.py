@@ -6,10 +6,10 @@ import json
 import os
 import shutil
 import sys
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
-from urllib.error import URLError
-from urllib.request import urlopen
+from urllib.parse import urlencode
 
 from headrace.kernel.errors import DependencyError
 from infra.dev.endpoints import DEFAULT_BUCKET, S3, Endpoints, IcebergRest
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _BUCKET: Final = DEFAULT_BUCKET
 _TABLE_BUCKET: Final = "warehouse"
 _PROBE_KEY: Final = ".headrace-probe"
+_FORM: Final = "application/x-www-form-urlencoded"
 
 
 class Lake:
@@ -77,6 +78,7 @@ class Lake:
             "-s3.port.lance=0",
             f"-master.port={ports['master']}",
             f"-volume.port={ports['volume']}",
+            "-volume.preStopSeconds=0",
             f"-filer.port={ports['filer']}",
             f"-admin.port={ports['admin']}",
             f"-s3.config={keys}",
@@ -88,7 +90,7 @@ class Lake:
         return Command(argv, env)
 
     def probe(self, place: Place) -> None:
-        """See :meth:`Service.probe`: an object is written, read and removed, and the catalog tells its settings."""
+        """See :meth:`Service.probe`: an object is written, read and removed, and the catalog lists its namespaces."""
         boto3 = _boto3()
         from botocore.config import Config
         from botocore.exceptions import BotoCoreError, ClientError
@@ -108,11 +110,9 @@ class Lake:
             client.put_object(Bucket=_BUCKET, Key=_PROBE_KEY, Body=b"probe")
             client.get_object(Bucket=_BUCKET, Key=_PROBE_KEY)["Body"].read()
             client.delete_object(Bucket=_BUCKET, Key=_PROBE_KEY)
-            url = f"{there.iceberg.uri}/v1/config?warehouse={_TABLE_BUCKET}"
-            with urlopen(url, timeout=2) as answer:  # noqa: S310 - the scheme is ours
-                json.load(answer)
-        except (BotoCoreError, ClientError, URLError, OSError, ValueError) as error:
-            raise NotReadyError(str(error)) from error
+            _list_namespaces(place.ports["iceberg"], there.iceberg.credential)
+        except (BotoCoreError, ClientError, HTTPException, OSError, ValueError, KeyError) as error:
+            raise NotReadyError(repr(error)) from error
         finally:
             client.close()
 
@@ -125,6 +125,22 @@ class Lake:
                 f"http://{HOST}:{place.ports['iceberg']}", _TABLE_BUCKET, credential=f"{access}:{secret}"
             ),
         )
+
+
+def _list_namespaces(port: int, credential: str) -> None:
+    """Log in to the catalog and list, which fails until the table bucket is there: weed answers before it is."""
+    client, _, secret = credential.partition(":")
+    form = {"grant_type": "client_credentials", "client_id": client, "client_secret": secret, "scope": "catalog"}
+    connection = HTTPConnection(HOST, port, timeout=2)
+    try:
+        connection.request("POST", "/v1/oauth/tokens", urlencode(form), {"Content-Type": _FORM})
+        token = json.load(connection.getresponse())["access_token"]
+        connection.request("GET", f"/v1/{_TABLE_BUCKET}/namespaces", headers={"Authorization": f"Bearer {token}"})
+        answer = json.load(connection.getresponse())
+    finally:
+        connection.close()
+    if "namespaces" not in answer:
+        raise NotReadyError(str(answer))
 
 
 _HINT: Final = (
