@@ -113,14 +113,15 @@ def _from_property(table: Table, line: Ancestry, foreign: tuple[ForeignChange, .
 def write(table: Table, boundary: Boundary) -> str:
     """The text for ``headrace.boundary``: the record, or a reference to a file that is written here.
 
-    The file's name holds its digest: writing it twice does no harm.
+    The file's name holds its digest: writing it twice does no harm. Table buckets take only the extensions
+    of Iceberg's own files, hence that of statistics.
     """
     text = json.dumps(boundary.to_json(), separators=(",", ":"), sort_keys=True)
     content = text.encode()
     if len(content) <= INLINE_LIMIT:
         return text
     digest = hashlib.sha256(content).hexdigest()
-    location = table.location_provider().new_metadata_location(f"headrace-boundary-{digest[:32]}.json")
+    location = table.location_provider().new_metadata_location(f"headrace-boundary-{digest[:32]}.stats")
     with (
         mapping(f"write boundary file {location}"),
         table.io.new_output(location).create(overwrite=True) as stream,

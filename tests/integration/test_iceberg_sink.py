@@ -6,7 +6,6 @@ import datetime as dt
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import polars as pl
@@ -17,85 +16,16 @@ from pyiceberg.types import StringType
 from catalog.boundary_record import BOUNDARY, find_boundary
 from catalog.catalogs import Catalogs, TableName
 from catalog.changing import RetryPolicy
-from catalog.commit import set_boundary
+from catalog.commit import commit_epoch, set_boundary
 from catalog.tables import create_table
 from catalog.tokens import SinkKey, find_state
 from headrace.kernel.boundary import Boundary, PartitionRange, TopicBoundary
 from headrace.kernel.errors import DataError, FencedError, IdentityError, NotFoundError, SchemaError
-from headrace.kernel.protocols import EpochId, SinkContext
-from headrace.sinks.iceberg import HOUR_US, IcebergSink, IcebergWriter
+from headrace.kernel.protocols import EpochId
+from headrace.sinks.iceberg import HOUR_US, IcebergWriter
+from headrace.sinks.iceberg_precommit import from_json
+from tests.lake import ROWS, Blobs, Clock, Lake, covers, epoch, rows
 from tests.services import CatalogCase
-
-ROWS = pl.Schema({"id": pl.Int64(), "day": pl.Date()})
-
-
-class Blobs:
-    """A blob store in memory."""
-
-    def __init__(self) -> None:
-        self.blobs: dict[str, bytes] = {}
-
-    def put(self, name: str, data: bytes) -> None:
-        if name in self.blobs:
-            raise FencedError(f"blob {name} exists")
-        self.blobs[name] = data
-
-    def get(self, name: str) -> bytes:
-        if name not in self.blobs:
-            raise NotFoundError(f"no blob {name}")
-        return self.blobs[name]
-
-    def delete(self, name: str) -> None:
-        self.blobs.pop(name, None)
-
-    def list(self, prefix: str) -> list[str]:
-        return sorted(name for name in self.blobs if name.startswith(prefix))
-
-
-@dataclass
-class Clock:
-    us: int = 1_700_000_000_000_000
-    seconds: float = 0.0
-
-    def monotonic(self) -> float:
-        return self.seconds
-
-    def now_us(self) -> int:
-        return self.us
-
-
-@dataclass
-class Lake:
-    """A catalog, and writers of one job's sink to one table of it."""
-
-    catalogs: Catalogs
-    name: TableName
-    blobs: Blobs = field(default_factory=Blobs)
-    clock: Clock = field(default_factory=Clock)
-    options: dict[str, Any] = field(default_factory=dict)
-
-    def sink(self, sink_id: str = "out", **options: Any) -> IcebergSink:
-        settings = {"create": True, "clock": self.clock, **self.options, **options}
-        return IcebergSink(sink_id, self.catalogs, str(self.name), **settings)
-
-    def writer(
-        self,
-        lineage: str = "L1",
-        job: str = "job",
-        schema: pl.Schema = ROWS,
-        blobs: Blobs | None = None,
-        **options: Any,
-    ) -> IcebergWriter:
-        return self.sink(**options).open(schema, SinkContext(job, lineage, blobs or self.blobs))
-
-    def table(self) -> Any:
-        return self.catalogs.load(self.name)
-
-    def ids(self) -> list[int]:
-        return sorted(self.table().scan(selected_fields=("id",)).to_arrow()["id"].to_pylist())
-
-    def data_snapshots(self) -> list[Any]:
-        return [s for s in self.table().snapshots() if int(s.summary.additional_properties.get("added-records", 0))]
 
 
 @pytest.fixture
@@ -111,18 +41,6 @@ def local(open_catalog: Callable[[str], CatalogCase]) -> Iterator[Lake]:
     catalogs = Catalogs({"lake": catalog.properties})
     yield Lake(catalogs, TableName("lake", (catalog.namespace,), "t"))
     catalogs.close()
-
-
-def rows(*ids: int) -> pl.DataFrame:
-    return pl.DataFrame({"id": ids, "day": [dt.date(2024, 1, 1 + n % 28) for n in ids]}, schema=ROWS)
-
-
-def epoch(number: int, lineage: str = "L1", attempt: str = "a") -> EpochId:
-    return EpochId("job", lineage, number, attempt)
-
-
-def covers(upto: int, topic: str = "bids") -> Boundary:
-    return Boundary({topic: TopicBoundary({0: PartitionRange(0, upto)}, "id-1")}, "cluster-1")
 
 
 def run(writer: IcebergWriter, number: int, frame: pl.DataFrame, coverage: Boundary | None = None) -> Any:
@@ -225,12 +143,7 @@ def send_as_if_read_before_the_fence(lake: Lake, stale: Any, pre_commit: Any) ->
                 return stale
             return super().load(name)
 
-    late = replace(lake, catalogs=Stale(lake.catalogs._options))
-    late.sink()
-    from catalog.commit import commit_epoch
-    from headrace.sinks.iceberg_precommit import from_json
-
-    commit_epoch(late.catalogs, from_json(pre_commit))
+    commit_epoch(Stale(lake.catalogs._options), from_json(pre_commit))
 
 
 def test_two_owners_race_on_an_empty_table(lake: Lake) -> None:
@@ -533,12 +446,8 @@ def test_two_archives_into_one_table_keep_each_others_topics(lake: Lake) -> None
 
 def test_a_commit_gives_up_after_its_time(local: Lake) -> None:
     clock = Clock()
-
-    def sleep(seconds: float) -> None:
-        clock.seconds += seconds
-
     create_table(local.catalogs, local.name, ROWS)
-    writer = local.writer(retry=RetryPolicy(timeout=3, clock=clock, sleep=sleep))
+    writer = local.writer(retry=RetryPolicy(timeout=3, clock=clock, sleep=clock.sleep))
     writer.recover(None)
     writer.write(rows(1))
     pre_commit = writer.prepare(epoch(1), None)

@@ -1,0 +1,98 @@
+"""A table of one job's Iceberg sink, for tests."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass, field
+from typing import Any
+
+import polars as pl
+
+from catalog.catalogs import Catalogs, TableName
+from headrace.kernel.boundary import Boundary, PartitionRange, TopicBoundary
+from headrace.kernel.errors import FencedError, NotFoundError
+from headrace.kernel.protocols import EpochId, SinkContext
+from headrace.sinks.iceberg import IcebergSink, IcebergWriter
+
+ROWS = pl.Schema({"id": pl.Int64(), "day": pl.Date()})
+
+
+class Blobs:
+    """A blob store in memory."""
+
+    def __init__(self) -> None:
+        self.blobs: dict[str, bytes] = {}
+
+    def put(self, name: str, data: bytes) -> None:
+        if name in self.blobs:
+            raise FencedError(f"blob {name} exists")
+        self.blobs[name] = data
+
+    def get(self, name: str) -> bytes:
+        if name not in self.blobs:
+            raise NotFoundError(f"no blob {name}")
+        return self.blobs[name]
+
+    def delete(self, name: str) -> None:
+        self.blobs.pop(name, None)
+
+    def list(self, prefix: str) -> list[str]:
+        return sorted(name for name in self.blobs if name.startswith(prefix))
+
+
+@dataclass
+class Clock:
+    us: int = 1_700_000_000_000_000
+    seconds: float = 0.0
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    def now_us(self) -> int:
+        return self.us
+
+    def sleep(self, seconds: float) -> None:
+        self.seconds += seconds
+
+
+@dataclass
+class Lake:
+    """A catalog, and writers of one job's sink to one table of it."""
+
+    catalogs: Catalogs
+    name: TableName
+    blobs: Blobs = field(default_factory=Blobs)
+    clock: Clock = field(default_factory=Clock)
+
+    def writer(
+        self,
+        lineage: str = "L1",
+        job: str = "job",
+        schema: pl.Schema = ROWS,
+        blobs: Blobs | None = None,
+        **options: Any,
+    ) -> IcebergWriter:
+        settings = {"create": True, "clock": self.clock, **options}
+        sink = IcebergSink("out", self.catalogs, str(self.name), **settings)
+        return sink.open(schema, SinkContext(job, lineage, blobs or self.blobs))
+
+    def table(self) -> Any:
+        return self.catalogs.load(self.name)
+
+    def ids(self) -> list[int]:
+        return sorted(self.table().scan(selected_fields=("id",)).to_arrow()["id"].to_pylist())
+
+    def data_snapshots(self) -> list[Any]:
+        return [s for s in self.table().snapshots() if int(s.summary.additional_properties.get("added-records", 0))]
+
+
+def rows(*ids: int) -> pl.DataFrame:
+    return pl.DataFrame({"id": ids, "day": [dt.date(2024, 1, 1 + n % 28) for n in ids]}, schema=ROWS)
+
+
+def epoch(number: int, lineage: str = "L1", attempt: str = "a") -> EpochId:
+    return EpochId("job", lineage, number, attempt)
+
+
+def covers(upto: int, topic: str = "bids") -> Boundary:
+    return Boundary({topic: TopicBoundary({0: PartitionRange(0, upto)}, "id-1")}, "cluster-1")
