@@ -48,7 +48,9 @@ def build_source(spec: JobSpec, nodes: JobGraph, name: str, config: Config, cata
     history = None
     if opener is not None and source.history is not None:
         where = (
-            row_expression(source.history.where, f"sources.{name}.history.where").expr if source.history.where else None
+            row_expression(source.history.where, f"sources.{name}.history.where").expr
+            if source.history.where is not None
+            else None
         )
         history = LakeHistory(
             opener,

@@ -194,7 +194,7 @@ class Attempt:
 
     def _end(self, *, ended: bool) -> bool:
         """The last epoch: drained or suspended."""
-        drain = ended and self._options.on_end == "drain"
+        drain = self._options.on_end == "drain" if ended else self._stop.drain
         # Without state there is nothing to fire: the same job may go on later.
         finished = drain and bool(self._graph.stateful())
         if drain:

@@ -186,14 +186,22 @@ class SilentObserver:
 
 
 class StopSignal:
-    """A request to stop gracefully at the next epoch. Set once, from any thread or a signal handler."""
+    """A request to stop gracefully at the next epoch, from any thread or a signal handler; the first one counts."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
+        self._drain = False
 
-    def set(self) -> None:
-        """Ask for the stop."""
-        self._event.set()
+    def set(self, *, drain: bool = False) -> None:
+        """Ask for the stop; with ``drain`` the operators give out what they hold, as at the end of the input."""
+        if not self._event.is_set():
+            self._drain = drain
+            self._event.set()
+
+    @property
+    def drain(self) -> bool:
+        """Whether the stop is to drain."""
+        return self._drain
 
     @property
     def is_set(self) -> bool:

@@ -1,0 +1,163 @@
+"""The routes. Each calls one method of the job service."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from http import HTTPStatus
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Body, Depends, Header, Query, Request, Response
+
+from api.models import (
+    BACKFILL_EXAMPLE,
+    Health,
+    JobDetail,
+    JobList,
+    JobRequest,
+    JobView,
+    Readiness,
+    StopRequest,
+    job_detail,
+    job_view,
+)
+from api.problems import MEDIA_TYPE
+from headrace.jobs.backfill import BackfillRequest
+from headrace.jobs.records import Created
+from headrace.jobs.service import JobService
+from headrace.jobs.states import JobKind, JobState
+from headrace.jobs.supervisor import Supervisor
+from headrace.kernel.errors import InternalError, UserError
+
+MAX_PAGE: Final = 200
+_REPLAYED: Final = "Idempotency-Replayed"
+
+
+def _problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    return {status: {"description": HTTPStatus(status).phrase, "content": content} for status in statuses}
+
+
+def _service(request: Request) -> JobService:
+    service: JobService = request.app.state.service
+    return service
+
+
+Service = Annotated[JobService, Depends(_service)]
+Key = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        description="Of any number of requests with one key and one body, exactly one creates; all get its answer.",
+        examples=["5f7c1c9e-2f0b-4a0e-9d5c-0d6f3b6f2a11"],
+    ),
+]
+Cursor = Annotated[str | None, Query(description="`next_cursor` of the page before.")]
+Limit = Annotated[int, Query(ge=1, le=MAX_PAGE)]
+States = Annotated[list[JobState] | None, Query(description="Only jobs in one of these states.")]
+
+router = APIRouter(responses=_problems(400, 413, 421, 422, 500, 503))
+
+
+@router.post("/v1/jobs", status_code=201, tags=["jobs"], responses=_problems(409, 410))
+def create_job(wanted: JobRequest, service: Service, response: Response, key: Key = None) -> JobView:
+    """Create a job. It is checked against its catalogs first, and starts at once."""
+    created = service.create_job(wanted.spec, until=wanted.until, on_end=wanted.on_end, key=key)
+    return _created(created, response)
+
+
+@router.get("/v1/jobs", tags=["jobs"])
+def list_jobs(service: Service, cursor: Cursor = None, limit: Limit = 50, state: States = None) -> JobList:
+    """List jobs and backfills, newest first. Jobs that are added meanwhile shift no page."""
+    return _page(service, cursor, limit, state, None)
+
+
+@router.get("/v1/jobs/{job_id}", tags=["jobs"], responses=_problems(404, 410))
+def get_job(job_id: str, service: Service) -> JobDetail:
+    """One job or backfill, with its spec, progress and past."""
+    return job_detail(*service.get(job_id))
+
+
+@router.post("/v1/jobs/{job_id}/stop", tags=["jobs"], responses=_problems(404, 409, 410))
+def stop_job(
+    job_id: str, service: Service, response: Response, wanted: Annotated[StopRequest | None, Body()] = None
+) -> JobView:
+    """Stop a job at its next epoch. 202 while it is stopping, 200 once it is STOPPED, 409 when it ended otherwise."""
+    job = service.stop(job_id, (wanted or StopRequest()).mode)
+    response.status_code = 200 if job.state.terminal else 202
+    return job_view(job)
+
+
+@router.delete("/v1/jobs/{job_id}", status_code=204, tags=["jobs"], responses=_problems(404, 410))
+def delete_job(job_id: str, service: Service) -> Response:
+    """Remove a job: at once (204) when it is over, else as soon as it has stopped (202). Its tables stay."""
+    job = service.delete(job_id)
+    return Response(status_code=204 if job.state.terminal else 202)
+
+
+@router.post("/v1/backfills", status_code=201, tags=["backfills"], responses=_problems(404, 409, 410))
+def create_backfill(
+    wanted: Annotated[BackfillRequest, Body(examples=[BACKFILL_EXAMPLE])],
+    service: Service,
+    response: Response,
+    key: Key = None,
+) -> JobView:
+    """Plan a backfill and start it; `plan` says what it reads. One that overlaps an active one is refused (409)."""
+    return _created(service.create_backfill(wanted, key=key), response)
+
+
+@router.get("/v1/backfills", tags=["backfills"])
+def list_backfills(service: Service, cursor: Cursor = None, limit: Limit = 50, state: States = None) -> JobList:
+    """List backfills, newest first."""
+    return _page(service, cursor, limit, state, JobKind.BACKFILL)
+
+
+@router.get("/v1/backfills/{job_id}", tags=["backfills"], responses=_problems(404, 410))
+def get_backfill(job_id: str, service: Service) -> JobDetail:
+    """One backfill, with its plan and progress."""
+    return job_detail(*service.get(job_id, JobKind.BACKFILL))
+
+
+@router.get("/healthz", tags=["service"])
+def health(request: Request) -> Health:
+    """The process answers."""
+    return Health(version=request.app.version)
+
+
+@router.get("/readyz", tags=["service"])
+def ready(request: Request, service: Service) -> Readiness:
+    """The job store answers (503 when not), supervision works (500 when not), and who supervises."""
+    service.page(limit=1, after=None)
+    supervisor: Supervisor = request.app.state.supervisor
+    if not supervisor.working:
+        raise InternalError("supervision has ended", hint="see the service's log and restart it")
+    return Readiness(role="active" if supervisor.active else "standby")
+
+
+def _created(created: Created, response: Response) -> JobView:
+    response.headers["Location"] = f"/v1/{created.job.kind.value}s/{created.job.id}"
+    if created.replayed:
+        response.headers[_REPLAYED] = "true"
+    return job_view(created.job)
+
+
+def _page(
+    service: JobService, cursor: str | None, limit: int, states: list[JobState] | None, kind: JobKind | None
+) -> JobList:
+    page = service.page(limit=limit, after=_decode(cursor), kind=kind, states=states or ())
+    return JobList(items=[job_view(job) for job in page.jobs], next_cursor=_encode(page.after))
+
+
+def _encode(after: str | None) -> str | None:
+    return None if after is None else base64.urlsafe_b64encode(after.encode()).decode()
+
+
+def _decode(cursor: str | None) -> str | None:
+    if cursor is None:
+        return None
+    try:
+        return base64.b64decode(cursor, altchars=b"-_", validate=True).decode("ascii")
+    except (binascii.Error, UnicodeDecodeError, ValueError) as error:
+        raise UserError(
+            "cursor cannot be read", hint="send next_cursor of the page before, unchanged", code="CURSOR_INVALID"
+        ) from error
