@@ -9,12 +9,12 @@ from functools import cached_property
 from typing import Final
 
 import polars as pl
-from confluent_kafka import KafkaError, Message
+from confluent_kafka import Message
 
 from headrace.kafka import KafkaCluster, KafkaMetadata
 from headrace.kernel.boundary import Boundary
 from headrace.kernel.clock import Clock, SystemClock
-from headrace.kernel.errors import UnavailableError
+from headrace.kernel.errors import GapError, HeadraceError, UnavailableError
 from headrace.kernel.protocols import Json, ReadRequest
 from hybrid_source.decode import Decoder, JsonDecoder
 from hybrid_source.hybrid import EventTime
@@ -101,14 +101,15 @@ class KafkaTail:
         Records that cannot be decoded, and rows without an event time, are passed over.
 
         Raises:
+            GapError: Wanted offsets have been deleted, under ``on_gap: fail``.
             UnavailableError: A partition that has records gave none in time.
         """
         if self.event_time is None:
             return {}
-        nexts = TailPosition.from_json(position).nexts
+        known = TailPosition.from_json(position).partitions
         stable = self._metadata.stable(self.topic, partitions)
-        ahead = {partition: nexts[partition] for partition in partitions if stable[partition] > nexts[partition]}
-        return self._peek(ahead, self.event_time.column) if ahead else {}
+        ahead = {partition: known[partition] for partition in partitions if stable[partition] > known[partition].next}
+        return self._peek(TailPosition(ahead), self.event_time.column) if ahead else {}
 
     def open(self, request: ReadRequest, position: Json, floor: int | None) -> OpenTail:
         """See :meth:`hybrid_source.stages.TailStage.open`.
@@ -150,40 +151,39 @@ class KafkaTail:
             idle_us=time_.idle_us,
         )
 
-    def _peek(self, nexts: Mapping[int, int], column: str) -> dict[int, int]:
+    def _peek(self, at: TailPosition, column: str) -> dict[int, int]:
+        """First event time by partition; partitions that end before they give one are left out."""
         decoder = self.decoder(pl.Schema({column: self.schema[column]}))
         found: dict[int, int] = {}
         ended: set[int] = set()
         deadline = time.monotonic() + PEEK_DEADLINE_S
-        assignment = Assignment(self.cluster, self.topic, nexts)
+        assignment = Assignment(self.cluster, self.topic, at.nexts)
         try:
-            while len(found.keys() | ended) < len(nexts):
+            while missing := at.partitions.keys() - found.keys() - ended:
                 if time.monotonic() > deadline:
-                    missing = sorted(nexts.keys() - found.keys() - ended)
                     raise UnavailableError(
-                        f"topic {self.topic!r}: the first records of partitions {missing} did not come in time",
+                        f"topic {self.topic!r}: the first records of partitions {sorted(missing)} did not come in time",
                         detail=f"waited {PEEK_DEADLINE_S:.0f} s",
                         hint="check the brokers",
                     )
-                messages = assignment.consume(PEEK_ROWS, 0.1)
-                ended |= _ended(messages)
-                read = [message for message in messages if message.error() is None]
-                for partition, at in _first_times(read, decoder, column).items():
-                    found.setdefault(partition, at)
+                records = []
+                for message in assignment.consume(PEEK_ROWS, 0.1):
+                    error, partition = message.error(), message.partition()
+                    if error is None:
+                        records.append(message)
+                    elif partition is not None:
+                        self._peek_event(at, partition, assignment.error(error, partition))
+                        ended.add(partition)
+                for partition, first in _first_times(records, decoder, column).items():
+                    found.setdefault(partition, first)
         finally:
             assignment.close()
         return found
 
-
-def _ended(messages: Sequence[Message]) -> set[int]:
-    """Partitions whose end was reached; other events are left to the reader that will read them in earnest."""
-    return {
-        partition
-        for message in messages
-        if (error := message.error()) is not None
-        and error.code() == KafkaError._PARTITION_EOF  # noqa: SLF001 - librdkafka's public name for the event
-        and (partition := message.partition()) is not None
-    }
+    def _peek_event(self, at: TailPosition, partition: int, error: HeadraceError) -> None:
+        if isinstance(error, GapError):
+            # Raises, unless the policy is to go on: then the reader will.
+            self._offsets.checked(TailPosition({partition: at.partitions[partition]}), (partition,))
 
 
 def _first_times(messages: Sequence[Message], decoder: Decoder, column: str) -> dict[int, int]:

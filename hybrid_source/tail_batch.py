@@ -60,10 +60,6 @@ class Records:
         """The payloads."""
         return list(map(Message.value, self.messages))
 
-    def nbytes(self) -> int:
-        """Bytes of the payloads."""
-        return sum(map(len, self.messages))
-
     def metadata(self, names: Sequence[str], topic: str, decoded: Decoded) -> list[pl.Series]:
         """Metadata columns (``columns.METADATA``) of the decoded rows, in the order of ``names``."""
         return [self._column(name, topic, decoded).alias(name) for name in names]

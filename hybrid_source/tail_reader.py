@@ -123,7 +123,7 @@ class KafkaTailReader:
                 self._rows.empty, self.position, watermark, maybe_late=False, errors=None, records=0, nbytes=0
             )
         return TailBatch(
-            rows.frame, self.position, watermark, rows.maybe_late, rows.errors, len(records.messages), records.nbytes()
+            rows.frame, self.position, watermark, rows.maybe_late, rows.errors, len(records.messages), rows.nbytes
         )
 
     @property

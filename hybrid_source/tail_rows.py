@@ -18,12 +18,21 @@ from hybrid_source.tail_watermark import TailWatermark
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows of one poll: requested columns of the records that decoded and meet the predicate."""
+    """Rows of one poll.
+
+    Attributes:
+        frame: Requested columns of the records that decoded and meet the predicate.
+        errors: Dead letters, or None.
+        maybe_late: Some row, before the predicate, lies below its row watermark.
+        tombstones: Number of null values.
+        nbytes: Bytes of all values.
+    """
 
     frame: pl.DataFrame
     errors: pl.DataFrame | None
     maybe_late: bool
     tombstones: int
+    nbytes: int
 
 
 class RowBuilder:
@@ -69,7 +78,8 @@ class RowBuilder:
 
     def build(self, records: Records, watermark: TailWatermark) -> Rows:
         """The rows of some records; takes their event times into the watermark."""
-        decoded = self._decoder.decode(records.values())
+        values = records.values()
+        decoded = self._decoder.decode(values)
         columns = [*decoded.frame.get_columns(), *records.metadata(self._metadata, self._topic, decoded)]
         maybe_late = False
         if self._event_time is not None:
@@ -83,7 +93,13 @@ class RowBuilder:
         frame = pl.DataFrame(columns)
         if self._predicate is not None:
             frame = frame.filter(self._predicate)
-        return Rows(frame.select(self._names), records.errors(decoded, self._topic), maybe_late, decoded.tombstones)
+        return Rows(
+            frame.select(self._names),
+            records.errors(decoded, self._topic),
+            maybe_late,
+            decoded.tombstones,
+            sum(map(len, filter(None, values))),
+        )
 
 
 def event_times(column: pl.Series) -> pl.Series:

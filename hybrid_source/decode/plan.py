@@ -43,11 +43,26 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A column inside an object: the struct's attribute that holds it, its name, how it is built."""
+    """A column inside an object.
+
+    Attributes:
+        attribute: The struct's attribute that holds it.
+        name: Its name.
+        node: How it is built.
+        pick: The attribute of each of some structs.
+    """
 
     attribute: str
     name: str
     node: Node
+    pick: Callable[[Sequence[Any]], list[Any]]
+
+    @classmethod
+    def number(cls, index: int, name: str, node: Node) -> Member:
+        """The member at ``index``."""
+        # An attribute that stands in the code is read twice as fast as one that is named at run time.
+        pick = eval(f"lambda rows: [row.c{index} for row in rows]")  # noqa: S307 - the text holds nothing but a number
+        return cls(f"c{index}", name, node, pick)
 
 
 _UINT64_MAX: Final = 2**64 - 1
@@ -76,7 +91,7 @@ def record(path: str, fields: Mapping[str, pl.DataType]) -> tuple[type[msgspec.S
                 detail="its name holds a quote, a backslash or a control character",
                 hint="rename the field where it is produced",
             )
-        members.append(Member(f"c{index}", name, node(f"{path}.{name}" if path else name, dtype)))
+        members.append(Member.number(index, name, node(f"{path}.{name}" if path else name, dtype)))
     kind = msgspec.defstruct(
         "Record",
         [(member.attribute, member.node.type, member.node.default) for member in members],
@@ -201,7 +216,7 @@ def columns(values: Sequence[Any], members: Sequence[Member]) -> tuple[list[pl.S
     sparse = None in values
     for member in members:
         pick = attrgetter(member.attribute)
-        column = [None if value is None else pick(value) for value in values] if sparse else list(map(pick, values))
+        column = [None if value is None else pick(value) for value in values] if sparse else member.pick(values)
         built, bad = member.node.build(column)
         series.append(built.alias(member.name))
         if bad is not None:

@@ -12,7 +12,8 @@ from typing import Final
 import polars as pl
 
 _DATE: Final = r"(?:000[1-9]|00[1-9][0-9]|0[1-9][0-9]{2}|[1-9][0-9]{3})-[0-9]{2}-[0-9]{2}"
-_TIME: Final = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,9})?"
+_CLOCK: Final = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]"
+_TIME: Final = rf"{_CLOCK}(?:\.[0-9]{{1,9}})?"
 _ZONE: Final = r"(?:[Zz]|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
 
 DATE: Final = f"^{_DATE}$"
@@ -23,6 +24,8 @@ TIMESTAMP: Final = f"^{_DATE}[Tt ]{_TIME}{_ZONE}$"
 
 _NUMBER: Final = r'^"?(-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?)"?$'
 _EXPONENT_NUMBER: Final = r'^"?(-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?[eE][+-]?[0-9]{1,3})"?$'
+_FRACTIONS: Final = {19: 0, 23: 3, 26: 6}
+"""Digits of the fraction by length, without a zone."""
 _FIRST_US: Final = -62_135_596_800_000_000
 _LAST_US: Final = 253_402_300_799_999_999
 _EXACT_DIGITS: Final = 2000
@@ -33,6 +36,9 @@ def timestamps(texts: pl.Series, dtype: pl.Datetime) -> pl.Series:
 
     Digits of a fraction beyond the column's unit are cut off, towards the past.
     """
+    quick = _same_shape(texts, "Z" if dtype.time_zone else "") if dtype.time_unit == "us" else None
+    if quick is not None:
+        return _in_zone(quick, dtype.time_zone)
     pattern = TIMESTAMP if dtype.time_zone else LOCAL_TIMESTAMP
     plain = _matching(texts, pattern)
     zoned = plain if dtype.time_zone else plain + "Z"
@@ -46,9 +52,31 @@ def timestamps(texts: pl.Series, dtype: pl.Datetime) -> pl.Series:
         parsed = zoned.str.to_datetime("%+", time_unit=dtype.time_unit, time_zone="UTC", strict=False, cache=False)
     if not in_range.all():
         parsed = parsed.set(~in_range, None)
-    if dtype.time_zone is None:
-        return parsed.dt.replace_time_zone(None)
-    return parsed if dtype.time_zone == "UTC" else parsed.dt.convert_time_zone(dtype.time_zone)
+    return _in_zone(parsed, dtype.time_zone)
+
+
+def _same_shape(texts: pl.Series, suffix: str) -> pl.Series | None:
+    """Timestamps in UTC and microseconds, if all have one of the usual shapes; twice as fast as the general way.
+
+    Minutes repeat in a stream, so that parsing them with a cache is nearly free; the rest is digits.
+    """
+    lengths = texts.str.len_bytes()
+    shape = lengths.max() if lengths.min() == lengths.max() else None
+    digits = _FRACTIONS.get(shape - len(suffix)) if isinstance(shape, int) else None
+    fraction = f"[.][0-9]{{{digits}}}" if digits else ""
+    if digits is None or not texts.str.contains(f"^{_DATE}T{_CLOCK}{fraction}{suffix}$").all():
+        return None
+    minutes = texts.str.head(16).str.to_datetime("%Y-%m-%dT%H:%M", time_unit="us", strict=False, cache=True)
+    us = minutes.to_physical() + texts.str.slice(17, 2).cast(pl.Int64) * 1_000_000
+    if digits:
+        us += texts.str.slice(20, digits).cast(pl.Int64) * 10 ** (6 - digits)
+    return us.cast(pl.Datetime("us", "UTC"))
+
+
+def _in_zone(instants: pl.Series, zone: str | None) -> pl.Series:
+    if zone is None:
+        return instants.dt.replace_time_zone(None)
+    return instants if zone == "UTC" else instants.dt.convert_time_zone(zone)
 
 
 def dates(texts: pl.Series) -> pl.Series:

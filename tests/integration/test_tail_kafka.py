@@ -32,6 +32,8 @@ SCHEMA = pl.Schema({"v": pl.Int64(), "t": pl.Datetime("us", "UTC"), "s": pl.Stri
 CAUGHT_UP = ReadRequest(until="caught-up")
 LIMIT_S = 30.0
 MINUTE = 60_000_000
+KEPT = {"retention.ms": "-1"}
+"""For records whose timestamps are old."""
 
 
 @dataclass
@@ -322,7 +324,7 @@ def test_kaf_01_aborted_records_never_enter(kafka: KafkaHelper) -> None:
 
 
 def test_kaf_02_tombstones_are_skipped_and_empty_values_are_dead_letters(kafka: KafkaHelper) -> None:
-    topic = kafka.topic()
+    topic = kafka.topic(config=KEPT)
     for key, value in ((b"k1", b'{"v":1}'), (b"k1", None), (None, b'{"v":2}'), (None, None), (b"k3", b"")):
         kafka.produce(topic, [value], key=key, timestamp_ms=1_700_000_000_123)
     request = replace(CAUGHT_UP, columns=[system.KEY, "v", system.OFFSET])
@@ -349,7 +351,7 @@ def test_dec_02_a_bad_record_becomes_a_dead_letter_with_its_offset(kafka: KafkaH
 
 
 def test_metadata_columns_and_the_predicate(kafka: KafkaHelper) -> None:
-    topic = kafka.topic(2)
+    topic = kafka.topic(2, config=KEPT)
     kafka.produce(topic, values(1, 2, 3), partition=1, key=b"k", timestamp_ms=1_700_000_000_001)
     names = [system.TOPIC, "v", system.PARTITION, system.OFFSET, system.TIMESTAMP, system.KEY, system.ROW_WATERMARK]
     request = replace(CAUGHT_UP, columns=names, predicate=(pl.col(system.OFFSET) > 0) & pl.col("s").is_null())
@@ -398,7 +400,7 @@ def test_many_rows_over_many_batches(kafka: KafkaHelper) -> None:
 
 
 def test_start_modes(kafka: KafkaHelper) -> None:
-    topic = kafka.topic(2)
+    topic = kafka.topic(2, config=KEPT)
     for index in range(10):
         kafka.produce(topic, values(index), timestamp_ms=1_700_000_000_000 + 1000 * index)
 
@@ -535,6 +537,18 @@ def test_first_event_times_are_peeked(kafka: KafkaHelper) -> None:
     position = at(p0=0, p1=1, p2=0, p3=0)
     assert tail.first_event_times(position, [0, 1, 2, 3]) == {0: 7 * MINUTE}
     assert tail.first_event_times(at(p0=4, p1=0), [1, 0]) == {0: 3 * MINUTE, 1: 9 * MINUTE}
+
+
+def test_hyb_04_a_gap_is_met_while_peeking(kafka: KafkaHelper) -> None:
+    topic = kafka.topic(2)
+    kafka.produce(topic, events(1, 2, 3))
+    kafka.produce(topic, events(9), partition=1)
+    kafka.delete_records(topic, {0: 2})
+    time_ = EventTime("t")
+    with pytest.raises(GapError, match="partition 0: wanted offset 1 is gone"):
+        tail_of(kafka, topic, event_time=time_).first_event_times(at(p0=1, p1=0), [0, 1])
+    recording = tail_of(kafka, topic, event_time=time_, on_gap="record")
+    assert recording.first_event_times(at(p0=1, p1=0), [0, 1]) == {1: 9 * MINUTE}
 
 
 def test_the_boundary_gives_the_start(kafka: KafkaHelper) -> None:

@@ -292,6 +292,31 @@ def test_timestamps() -> None:
     assert check(values, {"t": pl.Date}).kept == [3, 17]
 
 
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["2026-01-01T00:00:00", "2026-02-28T23:59:59", "1969-12-31T23:59:59", "0001-01-01T00:00:00"],
+        ["2026-01-01T00:00:00.001", "2026-02-29T23:59:59.999", "1969-12-31T23:59:59.999", "2024-02-29T12:30:01.010"],
+        ["2026-01-01T00:00:00.000001", "2026-04-31T23:59:59.999999", "1969-12-31T23:59:59.999999"],
+        ["2026-01-01T00:00:00", "2026-01-01T24:00:00"],
+        ["2026-01-01T00:00:00", "2026-01-01T23:60:00"],
+        ["2026-01-01T00:00:00", "2026-01-01T00:00:60"],
+        ["2026-01-01T00:00:00.123", "2026-01-01T00:00:00,123"],
+        ["2026-01-01T00:00:00.123", "2026-01-01T00:00:00.1x3"],
+        ["2026-01-01 00:00:00", "2026-13-01 00:00:00"],
+        ["2026-01-01T00:00:0٣"],
+    ],
+)
+def test_timestamps_of_one_shape_and_of_many_mean_the_same(texts: list[str]) -> None:
+    zoned: list[bytes | None] = [json.dumps({"t": f"{text}Z"}).encode() for text in texts]
+    local: list[bytes | None] = [json.dumps({"t": text}).encode() for text in texts]
+    for values, dtype in ((zoned, pl.Datetime("us", "UTC")), (local, pl.Datetime("us"))):
+        alone = check(values, {"t": dtype})
+        other = json.dumps({"t": "2026-01-01T00:00:00.1" + ("Z" if dtype.time_zone else "")}).encode()
+        mixed = check([*values, other, b"{}"], {"t": dtype})
+        assert mixed.frame["t"].to_list()[:-2] == alone.frame["t"].to_list()
+
+
 def test_a_fraction_finer_than_the_column_is_cut() -> None:
     values: list[bytes | None] = [b'{"t":"2026-01-01T00:00:00.123456789Z"}', b'{"t":"1969-12-31T23:59:59.999999999Z"}']
     in_us = JsonDecoder(pl.Schema({"t": pl.Datetime("us", "UTC")})).decode(values)

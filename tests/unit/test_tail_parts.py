@@ -1,0 +1,218 @@
+"""Parts of the tail that need no broker: watermarks, positions, bounds, rate, offsets."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.kafka import OffsetRange
+from headrace.kernel.errors import GapError, IdentityError, InternalError, SchemaError, UnavailableError
+from headrace.kernel.protocols import ReadRequest
+from headrace.testing import ManualClock
+from hybrid_source.decode import JsonDecoder
+from hybrid_source.hybrid import EventTime
+from hybrid_source.tail_bounds import Bounds
+from hybrid_source.tail_offsets import AtOffsets, TopicOffsets
+from hybrid_source.tail_position import LostRange, PartitionState, TailPosition
+from hybrid_source.tail_rate import RateLimit
+from hybrid_source.tail_rows import RowBuilder
+from hybrid_source.tail_watermark import TailWatermark
+
+rows = st.lists(st.tuples(st.integers(0, 2), st.one_of(st.none(), st.integers(-100, 100))), max_size=30)
+
+
+def always(_: int) -> bool:
+    return True
+
+
+def never(_: int) -> bool:
+    return False
+
+
+def stamps(tracker: TailWatermark, part: list[tuple[int, int | None]]) -> list[int | None]:
+    partitions = pl.Series([partition for partition, _ in part], dtype=pl.Int32)
+    times = pl.Series([time for _, time in part], dtype=pl.Int64)
+    return tracker.rows(partitions, times).to_list()
+
+
+@settings(max_examples=200, deadline=None)
+@given(rows, st.integers(0, 30), st.one_of(st.none(), st.integers(-50, 50)), st.integers(0, 20))
+def test_row_watermarks_equal_the_slow_rule_however_rows_are_batched(
+    data: list[tuple[int, int | None]], cut: int, floor: int | None, out_of_orderness: int
+) -> None:
+    expected: list[int | None] = []
+    largest: dict[int, int] = {}
+    for partition, time in data:
+        own = largest[partition] - out_of_orderness if partition in largest else None
+        known = [value for value in (own, floor) if value is not None]
+        expected.append(max(known) if known else None)
+        if time is not None:
+            largest[partition] = max(time, largest.get(partition, time))
+    clock = ManualClock()
+    tracker = TailWatermark(clock, dict.fromkeys(range(3)), floor, out_of_orderness_us=out_of_orderness)
+    assert stamps(tracker, data[:cut]) + stamps(tracker, data[cut:]) == expected
+    assert {key: value for key, value in tracker.max_event_times.items() if value is not None} == largest
+    watermark = tracker.advance(never)
+    full = min(largest.values()) - out_of_orderness if len(largest) == 3 else None
+    bounds = [value for value in (full, floor) if value is not None]
+    assert watermark == (max(bounds) if bounds else None)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(rows, max_size=5), st.booleans())
+def test_the_source_watermark_never_goes_back(parts: list[list[tuple[int, int | None]]], silent: bool) -> None:
+    clock = ManualClock()
+    tracker = TailWatermark(clock, dict.fromkeys(range(3)), -20, idle_us=10)
+    last = -20
+    for part in parts:
+        stamps(tracker, part)
+        clock.advance(20 if silent else 1)
+        now = tracker.advance(always)
+        assert now is not None
+        assert now >= last
+        last = now
+
+
+def test_a_partition_is_idle_only_at_its_end_and_silent() -> None:
+    clock = ManualClock()
+    tracker = TailWatermark(clock, {0: 100, 1: 10}, None, idle_us=1000)
+    assert tracker.advance(always) == 10
+    clock.advance(999)
+    tracker.heard(0)
+    assert tracker.advance(always) == 10
+    clock.advance(1)
+    assert tracker.advance(lambda partition: partition == 0) == 10
+    assert tracker.advance(always) == 100
+    tracker.heard(1)
+    assert stamps(tracker, [(1, 50)]) == [100]
+    assert tracker.advance(always) == 100
+
+
+def test_without_idleness_a_silent_partition_holds() -> None:
+    clock = ManualClock()
+    tracker = TailWatermark(clock, {0: 100, 1: None}, None)
+    clock.advance(10**12)
+    assert tracker.advance(always) is None
+
+
+def test_a_new_partition_holds_the_watermark() -> None:
+    clock = ManualClock()
+    tracker = TailWatermark(clock, {0: 100}, None, idle_us=1000)
+    assert tracker.advance(never) == 100
+    tracker.add(1)
+    stamps(tracker, [(0, 200)])
+    assert tracker.advance(always) == 100
+    stamps(tracker, [(1, 150)])
+    assert tracker.advance(always) == 150
+
+
+def test_a_position_survives_json() -> None:
+    at = TailPosition({0: PartitionState(2**53 + 1, -5), 12: PartitionState(0)}, (LostRange(0, 1, 4),))
+    assert TailPosition.from_json(json.loads(json.dumps(at.to_json()))) == at
+    with pytest.raises(InternalError, match="version 2"):
+        TailPosition.from_json({"version": 2})
+
+
+class Broker:
+    """Metadata as a script."""
+
+    def __init__(self, **held: tuple[int, int]) -> None:
+        self.held = {int(key[1:]): OffsetRange(*value) for key, value in held.items()}
+
+    def ranges(self, topic: str, partitions: Any) -> dict[int, OffsetRange]:
+        return {partition: self.held[partition] for partition in partitions}
+
+    def earliest(self, topic: str, partitions: Any) -> dict[int, int]:
+        return {partition: self.held[partition].earliest for partition in partitions}
+
+    def latest(self, topic: str, partitions: Any) -> dict[int, int]:
+        return {partition: self.held[partition].latest for partition in partitions}
+
+
+def offsets(broker: Broker, on_gap: Any = "fail") -> TopicOffsets:
+    return TopicOffsets("t", broker, on_gap)  # type: ignore[arg-type]
+
+
+def test_hyb_04_an_empty_partition_whose_records_are_gone_is_a_gap() -> None:
+    with pytest.raises(GapError, match="wanted offset 3 is gone, available are 7 to 7"):
+        offsets(Broker(p0=(7, 7))).resume({0: 3}, (0,))
+
+
+def test_hyb_04_the_end_of_the_log_is_no_gap() -> None:
+    assert offsets(Broker(p0=(7, 7))).resume({0: 7}, (0,)).nexts == {0: 7}
+
+
+def test_hyb_04_two_gaps_stand_in_the_ledger() -> None:
+    at = TailPosition({0: PartitionState(3, 99)})
+    at = offsets(Broker(p0=(7, 9)), "record").checked(at, (0,))
+    at = offsets(Broker(p0=(8, 9), p1=(2, 2)), "record").checked(at, (0, 1))
+    assert at.partitions == {0: PartitionState(8, 99), 1: PartitionState(2)}
+    assert at.lost == (LostRange(0, 3, 7), LostRange(0, 7, 8), LostRange(1, 0, 2))
+
+
+def test_hyb_05_recording_gaps_does_not_excuse_a_recreated_topic() -> None:
+    with pytest.raises(IdentityError, match="beyond the end 10") as raised:
+        offsets(Broker(p0=(0, 10)), "record").resume({0: 11}, (0,))
+    assert raised.value.code == "TOPIC_RECREATED"
+
+
+def test_explicit_offsets_leave_the_others_at_their_earliest() -> None:
+    assert offsets(Broker(p0=(5, 9), p1=(2, 9))).resolve(AtOffsets({0: 6}), (0, 1)).nexts == {0: 6, 1: 2}
+
+
+def test_bounds_forget_a_partition_that_moves() -> None:
+    clock = ManualClock()
+    bounds = Bounds("t", {0: 10}, clock, transaction_wait_s=5)
+    bounds.wait_for_transactions({0: 3})
+    clock.advance(4_000_000)
+    bounds.wait_for_transactions({0: 4})
+    clock.advance(4_000_000)
+    bounds.wait_for_transactions({0: 4})
+    bounds.wait_for_transactions({})
+    clock.advance(4_000_000)
+    bounds.wait_for_transactions({0: 10})
+    bounds.wait_for_transactions({0: 4})
+    clock.advance(5_000_000)
+    with pytest.raises(UnavailableError, match="from offset 4 on"):
+        bounds.wait_for_transactions({0: 4})
+    assert not bounds.finished({0: 9})
+    assert bounds.finished({0: 10, 1: 0})
+
+
+def test_a_rate_limit_holds_one_second_at_most() -> None:
+    clock = ManualClock()
+    limit = RateLimit(10, clock)
+    assert limit.allowed(100) == 10
+    limit.take(10)
+    assert limit.allowed(100) == 0
+    assert limit.wait() == pytest.approx(0.1)
+    clock.advance(100_000)
+    assert limit.allowed(100) == 1
+    clock.advance(10**9)
+    assert limit.allowed(100) == 10
+    assert limit.allowed(3) == 3
+
+
+def test_no_rate_limit() -> None:
+    limit = RateLimit(None, ManualClock())
+    limit.take(10**9)
+    assert limit.allowed(7) == 7
+    assert limit.wait() == 0
+
+
+def test_a_slow_rate_still_lets_one_row_pass() -> None:
+    clock = ManualClock()
+    limit = RateLimit(0.5, clock)
+    assert limit.allowed(9) == 0
+    clock.advance(int(limit.wait() * 1e6) + 1)
+    assert limit.allowed(9) == 1
+
+
+def test_an_event_time_that_is_no_timestamp_is_refused() -> None:
+    with pytest.raises(SchemaError, match="'n'"):
+        RowBuilder("t", pl.Schema({"n": pl.Int64()}), ReadRequest(columns=[]), EventTime("n"), JsonDecoder)
