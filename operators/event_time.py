@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
 
+from headrace.kernel.durations import format_duration_us
 from headrace.kernel.errors import SpecError
 
 _DAY_US: Final = 86_400_000_000
@@ -44,11 +46,37 @@ def microseconds(column: str, dtype: pl.DataType, where: str) -> pl.Expr:
             return physical
 
 
-def window_start(microseconds: pl.Expr, size_us: int, offset_us: int) -> pl.Expr:
-    """Start of the tumbling window, so that start <= time < start + size also before 1970 (floored modulo)."""
-    return microseconds - (microseconds - offset_us) % size_us
+@dataclass(frozen=True, slots=True)
+class FixedWindows:
+    """Windows of one length, side by side: ``offset + n * size`` from the epoch.
 
+    The one place that knows where windows begin and end; operators and their state ask it, so that windows whose
+    length varies (days in a time zone) need nothing but another class of this shape.
 
-def window_start_of(microseconds: int, size_us: int, offset_us: int) -> int:
-    """The same for one instant."""
-    return microseconds - (microseconds - offset_us) % size_us
+    Attributes:
+        size_us: Length, positive.
+        offset_us: Where windows begin, relative to the epoch.
+    """
+
+    size_us: int
+    offset_us: int = 0
+
+    def start(self, time: pl.Expr) -> pl.Expr:
+        """Start of the window that holds an instant, so that start <= time < end also before 1970 (floored modulo)."""
+        return time - (time - self.offset_us) % self.size_us
+
+    def end(self, start: pl.Expr) -> pl.Expr:
+        """End of a window, exclusive."""
+        return start + self.size_us
+
+    def start_at(self, time: int) -> int:
+        """:meth:`start` for one instant."""
+        return time - (time - self.offset_us) % self.size_us
+
+    def end_at(self, start: int) -> int:
+        """:meth:`end` for one window."""
+        return start + self.size_us
+
+    def __str__(self) -> str:
+        offset = format_duration_us(self.offset_us % self.size_us)
+        return f"{format_duration_us(self.size_us)}, offset {offset}"

@@ -108,7 +108,7 @@ class LookupJoin:
                 raise SpecError(
                     f"{self._where} is of kind {self.how!r}, which adds no columns", hint="leave `columns` out"
                 )
-            return self.table.select(named).drop_nulls().unique(maintain_order=True)
+            return self.table.select(named).drop_nulls()
         if not self.many:
             self._check_unique()
         keys = set(self._keys.values())

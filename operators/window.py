@@ -22,7 +22,6 @@ from typing import Any, Final
 import polars as pl
 
 from headrace.kernel import columns
-from headrace.kernel.durations import format_duration_us
 from headrace.kernel.errors import SpecError
 from headrace.kernel.protocols import LATE, MAIN, Determinism, OperatorState
 from operators import event_time as times
@@ -83,6 +82,10 @@ class TumblingWindow:
     def _where(self) -> str:
         return f"window {self.id!r}"
 
+    @property
+    def _windows(self) -> times.FixedWindows:
+        return times.FixedWindows(self.size_us, self.offset_us)
+
     def _check_names(self) -> None:
         if not self.aggregates:
             raise SpecError(f"{self._where} has no aggregate", hint='add one, e.g. {rows: "count(*)"}')
@@ -102,9 +105,8 @@ class TumblingWindow:
     def fingerprint(self) -> str:
         """What the state depends on, as text that people can compare; types are checked when the state is opened."""
         state = sorted(set().union(*(partials.needs(wanted, name) for name, wanted in self._wanted.items())))
-        offset = self.offset_us % self.size_us
         return (
-            f"tumbling window of {format_duration_us(self.size_us)}, offset {format_duration_us(offset)}, "
+            f"tumbling window of {self._windows}, "
             f"over {self.event_time}, by {', '.join(self.by) or 'nothing'}, state {', '.join(state)}"
         )
 
@@ -150,7 +152,7 @@ class TumblingWindow:
         return merged.select(
             *self.by,
             start,
-            (start + pl.duration(microseconds=self.size_us)).alias(WINDOW_END),
+            self._windows.end(start.to_physical()).cast(schema[WINDOW_START]).alias(WINDOW_END),
             *(partials.final(wanted, name, schema) for name, wanted in self._wanted.items()),
         )
 
@@ -160,7 +162,7 @@ class TumblingWindow:
         Raises:
             GraphChangedError: The state was made by another definition, or over other types.
         """
-        layout = Layout(self._where, tuple(self.by), self.size_us, self.offset_us, self._finish)
+        layout = Layout(self._where, tuple(self.by), self._windows, self._finish)
         return WindowInstance(layout, schema, state)
 
     def _plan(self, schema: pl.Schema) -> _Plan:
@@ -175,8 +177,8 @@ class TumblingWindow:
         self._check_keys(schema)
         dtype = schema[self.event_time]
         time = times.microseconds(self.event_time, dtype, self._where)
-        start = times.window_start(time, self.size_us, self.offset_us)
-        late = (start + self.size_us <= pl.col(columns.ROW_WATERMARK)).fill_null(value=False)
+        start = self._windows.start(time)
+        late = (self._windows.end(start) <= pl.col(columns.ROW_WATERMARK)).fill_null(value=False)
         build = self._build(schema)
         keys = [partials.one_zero(pl.col(name), schema[name]).alias(name) for name in self.by]
         window = start.cast(pl.Datetime("us", times.time_zone(dtype))).alias(WINDOW_START)

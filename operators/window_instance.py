@@ -14,9 +14,9 @@ import polars as pl
 
 from headrace.kernel.errors import GraphChangedError
 from headrace.kernel.protocols import MAIN, Emission, OperatorState
-from operators import event_time as times
 from operators import partials
 from operators.errors import computing
+from operators.event_time import FixedWindows
 
 WINDOW_START: Final = "window_start"
 WINDOW_END: Final = "window_end"
@@ -33,15 +33,13 @@ class Layout:
     Attributes:
         where: Names the operator in error messages.
         by: Key columns.
-        size_us: Length of a window.
-        offset_us: Where windows begin.
+        windows: Where windows begin and end.
         finish: Rows of the main port, computed of merged partials.
     """
 
     where: str
     by: Sequence[str]
-    size_us: int
-    offset_us: int
+    windows: FixedWindows
     finish: Callable[[pl.LazyFrame], pl.LazyFrame]
 
 
@@ -101,7 +99,7 @@ class WindowInstance:
     def outgoing_watermark(self, watermark: int) -> int:
         """Start of the window that the watermark lies in: windows given out later do not start before it."""
         reached = watermark if self._closed is None else max(self._closed, watermark)
-        return times.window_start_of(reached, self._layout.size_us, self._layout.offset_us)
+        return self._layout.windows.start_at(reached)
 
     def rows_held(self) -> int:
         """Groups in the state; counted more than once while they wait to be merged."""
@@ -179,7 +177,7 @@ class WindowInstance:
         return pl.concat(frames).group_by(keys).agg(partials.reductions(state))
 
     def _ends_by(self, closed: int) -> pl.Expr:
-        return pl.col(WINDOW_START).to_physical() + self._layout.size_us <= closed
+        return self._layout.windows.end(pl.col(WINDOW_START).to_physical()) <= closed
 
     def _earliest_end(self, frame: pl.DataFrame) -> int | None:
         return self._end_of(frame.select(pl.col(WINDOW_START).to_physical().min()))
@@ -189,7 +187,7 @@ class WindowInstance:
 
     def _end_of(self, start: pl.DataFrame) -> int | None:
         value: int | None = start.item()
-        return None if value is None else value + self._layout.size_us
+        return None if value is None else self._layout.windows.end_at(value)
 
 
 def _difference(old: pl.Schema, new: pl.Schema) -> str:
