@@ -281,7 +281,7 @@ def test_a_marker_behind_another_job_s_transaction_is_waited_for(
         assert other.producer.flush(30) == 0
         pre_commit = prepared(writer, target.epoch(1), rows(1))
         writer.commit(pre_commit)
-        monkeypatch.setattr(commit_marker, "_SECONDS", 0.5)
+        monkeypatch.setattr(commit_marker, "_SECONDS", 6.0)
         with pytest.raises(UnavailableError, match="to its end"):
             target.writer().recover(pre_commit)
         monkeypatch.undo()
