@@ -24,6 +24,8 @@ WINDOW_END: Final = "window_end"
 VERSION: Final = 1
 _FRAME: Final = "windows"
 _MAX_PENDING: Final = 16
+_MANY_ROWS: Final = 100_000
+"""From here on the streaming engine merges faster than the in-memory one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,10 +163,11 @@ class WindowInstance:
     def _merge_if_it_pays(self) -> None:
         if len(self._pending) < _MAX_PENDING:
             return
-        self._pending = [self._merged(self._pending)]
-        self._pending_rows = self._pending[0].height
         if self._pending_rows * 2 >= self._held.height:
             self._merge()
+        else:
+            self._pending = [self._merged(self._pending)]
+            self._pending_rows = self._pending[0].height
 
     def _merge(self) -> None:
         if self._pending:
@@ -174,7 +177,9 @@ class WindowInstance:
     def _merged(self, frames: list[pl.DataFrame]) -> pl.DataFrame:
         keys = [*self._layout.by, WINDOW_START]
         state = [name for name in self._held.columns if name not in keys]
-        return pl.concat(frames).group_by(keys).agg(partials.reductions(state))
+        rows = sum(frame.height for frame in frames)
+        merged = pl.concat(frames).lazy().group_by(keys).agg(partials.reductions(state))
+        return merged.collect(engine="streaming" if rows > _MANY_ROWS else "in-memory")
 
     def _ends_by(self, closed: int) -> pl.Expr:
         return self._layout.windows.end(pl.col(WINDOW_START).to_physical()) <= closed
