@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 import polars as pl
 from confluent_kafka import Producer
@@ -63,6 +64,7 @@ def produce(bootstrap: str, rows: int, partitions: int = 4) -> str:
         }
     )
     pick = random.Random(7)
+    start = datetime(2026, 1, 1)  # noqa: DTZ001 - written with a Z below
     for index in range(rows):
         record = {
             "id": pick.randrange(10**12),
@@ -70,7 +72,7 @@ def produce(bootstrap: str, rows: int, partitions: int = 4) -> str:
             "price": round(pick.random() * 1000, 2),
             "qty": pick.randrange(1000),
             "ok": pick.random() < 0.5,
-            "ts": f"2026-01-01T{index // 3600_000 % 24:02}:{index // 60_000 % 60:02}:{index // 1000 % 60:02}.{index % 1000:03}Z",
+            "ts": (start + timedelta(milliseconds=index)).isoformat(timespec="milliseconds") + "Z",
             "note": "x" * 60,
         }
         producer.produce(topic, json.dumps(record).encode(), partition=index % partitions)
