@@ -69,7 +69,7 @@ class Broker:
     port_variables: ClassVar[Mapping[str, str]] = {"broker": "HEADRACE_DEV_KAFKA_PORT"}
     secrets: ClassVar[tuple[str, ...]] = ()
     optional: ClassVar[bool] = False
-    start_seconds: ClassVar[float] = 90.0
+    start_seconds: ClassVar[float] = 180.0
     ports_taken: ClassVar[tuple[str, ...]] = ("Address already in use",)
 
     def given(self, external: Endpoints) -> bool:
