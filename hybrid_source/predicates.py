@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_
-from typing import Any
+from typing import Any, Final
 
 import polars as pl
 from polars.io.iceberg._utils import (
@@ -26,9 +26,12 @@ from polars.io.iceberg._utils import (
     filter_with_nan_ordering,
     try_convert_pyarrow_predicate,
 )
-from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression
-from pyiceberg.expressions.visitors import bind
+from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, LiteralPredicate, Not, Or
+from pyiceberg.expressions.visitors import bind, inclusive_projection
 from pyiceberg.table import Table
+
+_LISTED_TEXTS: Final = 200
+"""Longer lists of strings are left to Polars' converter; Iceberg compares a list of this length with no bounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,23 +93,92 @@ def all_of(*predicates: pl.Expr | None) -> pl.Expr | None:
 
 
 def _convert(conjunct: pl.Expr, schema: pl.Schema, table: Table) -> BooleanExpression | None:
-    text = conjunct._pyexpr.to_pyarrow_predicate(schema)  # noqa: SLF001  (no public form; contract-tested)
-    if text is None:
+    masked, texts = _mask_texts(conjunct)
+    code = masked._pyexpr.to_pyarrow_predicate(schema)  # noqa: SLF001  (no public form; contract-tested)
+    if code is None:
         return None
-    found: Any = try_convert_pyarrow_predicate(text, table.schema())
+    found: Any = try_convert_pyarrow_predicate(code, table.schema())
     if found is not None:
-        found = filter_for_truncate_overflow(found, table)
+        found = filter_for_truncate_overflow(_unmask(found, texts), table)
     if found is not None:
         found = filter_for_required_is_null(found, table.schema())
     if found is None:
         return None
     found = filter_with_nan_ordering(found, table.schema())
-    return found if _binds(found, table) else None
+    return found if _usable(found, table) else None
 
 
-def _binds(expression: BooleanExpression, table: Table) -> bool:
+def _mask_texts(conjunct: pl.Expr) -> tuple[pl.Expr, dict[str, str]]:
+    """Plain words in place of string literals: Polars does not convert one with a dot, slash, quote or colon in it."""
+    texts: dict[str, str] = {}
+
+    def mask(node: Any) -> Any:
+        if isinstance(node, list):
+            return [mask(part) for part in node]
+        if not isinstance(node, dict):
+            return node
+        if (values := _listed_texts(node)) is not None:
+            column = node["Function"]["input"][0]
+            return reduce(
+                lambda left, right: _binary("Or", left, right),
+                [_binary("Eq", column, mask(_text_literal(value))) for value in values],
+            )
+        if isinstance(text := _scalar(node).get("String"), str):
+            word = f"text{len(texts)}"
+            texts[word] = text
+            return _text_literal(word)
+        return {key: mask(value) for key, value in node.items()}
+
+    try:
+        tree = mask(json.loads(conjunct.meta.serialize(format="json")))
+        return pl.Expr.deserialize(json.dumps(tree).encode(), format="json"), texts
+    except (pl.exceptions.ComputeError, ValueError):
+        return conjunct, {}
+
+
+def _scalar(node: Any) -> dict[str, Any]:
+    literal = node.get("Literal") if isinstance(node, dict) else None
+    scalar = literal.get("Scalar") if isinstance(literal, dict) else None
+    return scalar if isinstance(scalar, dict) else {}
+
+
+def _listed_texts(node: dict[str, Any]) -> list[str] | None:
+    """The strings of ``column.is_in([...])``, without nulls (they match nothing); None for any other node."""
+    call = node.get("Function")
+    if not isinstance(call, dict) or call.get("function") != {"Boolean": {"IsIn": {"nulls_equal": False}}}:
+        return None
+    haystack = call["input"][1]
+    if "List" not in _scalar(haystack):
+        return None
+    values = pl.select(pl.Expr.deserialize(json.dumps(haystack).encode(), format="json").explode()).to_series()
+    texts = values.drop_nulls()
+    return texts.to_list() if values.dtype == pl.String and 0 < len(texts) <= _LISTED_TEXTS else None
+
+
+def _text_literal(text: str) -> dict[str, Any]:
+    return {"Literal": {"Scalar": {"String": text}}}
+
+
+def _binary(operator: str, left: Any, right: Any) -> dict[str, Any]:
+    return {"BinaryExpr": {"left": left, "op": operator, "right": right}}
+
+
+def _unmask(expression: BooleanExpression, texts: dict[str, str]) -> BooleanExpression:
+    if isinstance(expression, (And, Or)):
+        return type(expression)(_unmask(expression.left, texts), _unmask(expression.right, texts))
+    if isinstance(expression, Not):
+        return Not(_unmask(expression.child, texts))
+    if isinstance(expression, LiteralPredicate) and expression.literal.value in texts:
+        return type(expression)(expression.term, texts[expression.literal.value])
+    return expression
+
+
+def _usable(expression: BooleanExpression, table: Table) -> bool:
+    """Pyiceberg can bind it and project it on every partition spec (it overflows on the days around year 1)."""
     try:
         bind(table.schema(), expression, case_sensitive=True)
+        for spec in table.specs().values():
+            inclusive_projection(table.schema(), spec, case_sensitive=True)(expression)
     except (ValueError, TypeError, OverflowError, struct.error):
         return False
     return True

@@ -219,3 +219,11 @@ def _delete_file(
     )
     file.spec_id = table.spec().spec_id
     return file
+
+
+def append_arrow_without(table: Table, frame: pl.DataFrame, name: str, value: Any) -> None:
+    """Append a file that lacks a column which is identity-partitioned with ``value``, as migrated Hive files do."""
+    schema = table.schema().as_arrow()
+    kept = pa.schema([field for field in schema if field.name != name])
+    with table.transaction() as transaction, transaction.update_snapshot().fast_append() as snapshot:
+        snapshot.append_data_file(_data_file(table, arrow(frame).cast(kept), Record(value)))

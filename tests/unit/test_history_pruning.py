@@ -62,7 +62,17 @@ VALUES: dict[str, list[object]] = {
     "l": [-(2**63), -(2**63) + 1, -(2**31) - 7, -12, -1, 0, 7, 2**53 + 1, 2**63 - 1],
     "f": [math.nan, -math.inf, -1.5, -0.0, 0.0, 0.1, 1.5, 16777217.0, math.inf],
     "d": [math.nan, -math.inf, -1.5, -0.0, 0.0, 0.1, 1.5, 1e300, math.inf],
-    "s": ["", "a", "ab", "abc", "abcdefghijklmnopqrstuvwxyz", "abcdefghijklmnopz", "\U0010ffff" * 20, "ß", "Z"],
+    "s": [
+        "",
+        "a",
+        "ab",
+        "abc",
+        "abcdefghijklmnopqrstuvwxyz",
+        "abcdefghijklmnopz",
+        "\U0010ffff" * 20,
+        "O'Brien/a.b:c",
+        "Z",
+    ],
     "b": [True, False],
     "day": [dt.date(1, 1, 1), dt.date(1969, 12, 31), dt.date(1970, 1, 1), dt.date(2026, 7, 1), dt.date(9999, 12, 31)],
     "ts": [
@@ -204,6 +214,8 @@ def optimised(predicate: pl.Expr) -> pl.Expr:
 @example(predicate=pl.col("l") == -(2**63), direct=True)
 @example(predicate=pl.col("f") == pl.lit(0.1), direct=True)
 @example(predicate=pl.col("d") > 1.5, direct=True)
+@example(predicate=pl.col("day") < dt.date(1, 1, 1), direct=True)
+@example(predicate=pl.col("s").is_in(["O'Brien/a.b:c", "a"]), direct=True)
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_pruning_keeps_every_row_of_the_predicate(table: Table, predicate: pl.Expr, direct: bool) -> None:
     everything = rows()
