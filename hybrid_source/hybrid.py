@@ -46,6 +46,8 @@ class HybridPosition:
         identity: The topic that all offsets refer to.
         start: Offsets at which the tail's coverage begins, by partition (inclusive).
         watermark: Event time in microseconds, or None.
+        handover: Where the tail stood when it took over from the history (next offsets by partition), for the seam
+            proof; None before that, and without a history.
     """
 
     phase: Phase
@@ -56,6 +58,7 @@ class HybridPosition:
     identity: TopicIdentity | None = None
     start: Mapping[int, int] | None = None
     watermark: int | None = None
+    handover: Mapping[int, int] | None = None
 
     @property
     def trim(self) -> Boundary | None:
@@ -83,8 +86,9 @@ class HybridPosition:
                 "id": self.identity.topic_id,
                 "cluster": self.identity.cluster_id,
             }
-        if self.start is not None:
-            out["start"] = {str(partition): offset for partition, offset in self.start.items()}
+        for name, offsets in (("start", self.start), ("handover", self.handover)):
+            if offsets is not None:
+                out[name] = {str(partition): offset for partition, offset in offsets.items()}
         return out
 
     @classmethod
@@ -101,7 +105,6 @@ class HybridPosition:
             )
         found = value.get("boundary")
         topic = value.get("topic")
-        start = value.get("start")
         return cls(
             phase=value["phase"],
             pin=value.get("pin"),
@@ -113,9 +116,14 @@ class HybridPosition:
             if found
             else None,
             identity=TopicIdentity(topic["name"], topic["id"], topic["cluster"]) if topic else None,
-            start={int(partition): offset for partition, offset in start.items()} if start is not None else None,
+            start=_by_partition(value.get("start")),
             watermark=value.get("watermark"),
+            handover=_by_partition(value.get("handover")),
         )
+
+
+def _by_partition(offsets: Mapping[str, int] | None) -> Mapping[int, int] | None:
+    return None if offsets is None else {int(partition): offset for partition, offset in offsets.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,7 +392,8 @@ class HybridReader:
         if self._source.tail is None:
             self._at = replace(self._at, phase="done", cursor=None)
             return
-        self._at = replace(self._at, phase="tail", cursor=None)
+        handover = self._source.tail.offsets(self._at.tail)
+        self._at = replace(self._at, phase="tail", cursor=None, handover=handover)
         self._open_tail()
 
     def _no_rows(self) -> pl.LazyFrame:

@@ -202,6 +202,27 @@ def demo(
     run_demo(json, keep=keep)
 
 
+@app.command()
+def serve(
+    *,
+    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", help="Port to listen on; 0 takes a free one.")] = 8470,
+    store: Annotated[
+        str | None, typer.Option("--store", help="URL of the job store; SQLite in the state folder.")
+    ] = None,
+    allow_remote: Annotated[
+        bool, typer.Option("--allow-remote", help="Listen beyond this machine. There is no authentication.")
+    ] = False,
+    config: ConfigOption = None,
+    state: StateOption = None,
+    debug: DebugOption = False,
+) -> None:
+    """Serve the REST API and supervise its jobs, which go on when the service ends."""
+    from headrace.cli.serve import run_server
+
+    run_server(host, port, store, Settings(config, state, debug=debug), allow_remote=allow_remote)
+
+
 @boundary_app.command("show")
 def boundary_show(
     table: TableArgument,

@@ -59,7 +59,7 @@ class PartitionSeam:
         partition: Its number.
         covered_from: The first offset that the history covers.
         boundary: The next offset that it does not cover; None for a partition that it does not know.
-        tail_start: Where the tail begins.
+        tail_start: Where the tail stood when it took over; None before the handover, and for partitions found later.
         tail_next: Where the tail stands.
         lake: The lake's side; None when its rows carry no offsets.
     """
@@ -177,7 +177,7 @@ def _source(source: HybridSource, at: HybridPosition) -> SourceSeam | None:
     ranges = dict(covered.partitions) if covered else {}
     now = source.tail.offsets(at.tail)
     lake = scan_lake(source.history.open_history(at.pin), source.history.offsets, topic, ranges)
-    starts = at.start or {}
+    starts = at.handover or {}
     partitions = [
         PartitionSeam(
             partition,

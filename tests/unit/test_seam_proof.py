@@ -5,7 +5,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
@@ -57,6 +57,7 @@ def test_rows_without_offsets_prove_nothing(tmp_path: Path) -> None:
     assert scan_lake(open_parquet(f"{tmp_path}/*.parquet"), NAMES, "topic", {}) is None
 
 
+@settings(max_examples=40, deadline=None)
 @given(st.lists(st.lists(st.integers(0, 30), min_size=1, max_size=12), min_size=1, max_size=4), st.integers(0, 31))
 def test_scan_agrees_with_counting(files: list[list[int]], boundary: int) -> None:
     import tempfile
