@@ -17,7 +17,7 @@ def render_settings(there: Endpoints, folder: Path) -> str:
 
     Args:
         there: Where they answer; tables are left out for those that there are not.
-        folder: Where the local catalog and the state live.
+        folder: Where the local catalog and the state live; must exist before they are used.
 
     Returns:
         TOML with the Kafka cluster ``default``, the catalogs ``local`` (SQLite and files), ``lake`` (Iceberg REST and
@@ -27,7 +27,7 @@ def render_settings(there: Endpoints, folder: Path) -> str:
     tables: dict[str, Mapping[str, str]] = {}
     if there.kafka_bootstrap:
         tables["kafka.default"] = {"bootstrap.servers": there.kafka_bootstrap}
-    tables |= {f"catalogs.{name}": properties for name, properties in catalogs(there, root / "local").items()}
+    tables |= {f"catalogs.{name}": properties for name, properties in catalogs(there, root).items()}
     if there.s3:
         tables["object_stores.s3"] = {
             "endpoint_url": there.s3.endpoint,
