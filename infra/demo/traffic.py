@@ -19,8 +19,9 @@ CHUNK: Final = 2_000
 
 def create_topic(cluster: KafkaCluster, topic: str) -> None:
     """Create the topic of the flights."""
+    admin = cluster.admin()
     with mapped(f"topic {topic} cannot be created"):
-        cluster.admin().create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result()
+        admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result()
 
 
 def records(flights: pl.DataFrame) -> Iterator[list[tuple[str, int, str]]]:
@@ -62,6 +63,7 @@ def produce(cluster: KafkaCluster, topic: str, flights: pl.DataFrame, *, pace: t
 def delete_before(cluster: KafkaCluster, topic: str, offsets: dict[int, int]) -> None:
     """Delete the records below these offsets, as retention would."""
     wanted = [TopicPartition(topic, partition, offset) for partition, offset in offsets.items()]
+    admin = cluster.admin()
     with mapped(f"records of topic {topic} cannot be deleted"):
-        for deleted in cluster.admin().delete_records(wanted).values():
+        for deleted in admin.delete_records(wanted).values():
             deleted.result()
