@@ -159,25 +159,30 @@ class Demo:
     def _live(self, after: pl.DataFrame) -> int:
         """Run the job while October to December happens, kill it on the way, start it again, stop it gracefully."""
         self._say(f"run the job while October to December happens: {after.height} flights")
-        pace = threading.Event()
-        producer = threading.Thread(target=traffic.produce, args=(self._cluster, TOPIC, after), kwargs={"pace": pace})
+        half = after.height // 2
+        first, second = (self._producer(rows) for rows in (after[:half], after[half:]))
         job = self._start_job()
-        producer.start()
+        first.start()
         try:
-            epoch = self._wait_for_tail_epochs(job, 2)
+            epoch = self._wait_for_tail_epoch(job)
             job.send_signal(signal.SIGKILL)
             job.wait()
+            second.start()
             self._say(f"kill -9 during epoch {epoch + 1}; start it again")
             job = self._start_job()
-            self._wait_for_tail_epochs(job, 2)
+            self._wait_for_tail_epoch(job)
         finally:
-            pace.set()
-            producer.join()
+            for producer in (first, second):
+                if producer.ident is not None:
+                    producer.join()
             job.send_signal(signal.SIGTERM)
             job.wait(DEADLINE_S)
         if job.returncode != 0:
             raise InternalError(f"the job ended with exit code {job.returncode} after SIGTERM", detail=self._log_tail())
         return epoch + 1
+
+    def _producer(self, flights: pl.DataFrame) -> threading.Thread:
+        return threading.Thread(target=traffic.produce, args=(self._cluster, TOPIC, flights), kwargs={"paced": True})
 
     # --------------------------------------------------------------------------------------------------- observation
 
@@ -188,14 +193,15 @@ class Demo:
                 [*_headrace(), "run", str(JOB), "--json-logs"], env=self._environment(), stdout=log, stderr=log
             )
 
-    def _wait_for_tail_epochs(self, job: subprocess.Popen[bytes], count: int) -> int:
-        """Wait until the job has committed ``count`` epochs that took rows from the tail; the last one's number."""
+    def _wait_for_tail_epoch(self, job: subprocess.Popen[bytes]) -> int:
+        """Wait until the job has committed an epoch with rows of the tail; its number."""
         deadline = time.monotonic() + DEADLINE_S
         while time.monotonic() < deadline:
-            done = [event["epoch"] for event in self._events() if event.get("event") == "epoch" and event["records"]]
-            in_tail = any(event.get("code") in {"handover", "recovered"} for event in self._events())
-            if in_tail and len(done) >= count:
-                return int(done[-1])
+            in_tail = False
+            for event in self._events():
+                in_tail = in_tail or event.get("code") in {"handover", "recovered"}
+                if in_tail and event.get("event") == "epoch" and event["records"]:
+                    return int(event["epoch"])
             if job.poll() is not None:
                 raise InternalError(f"the job ended early with exit code {job.returncode}", detail=self._log_tail())
             time.sleep(0.1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import time
 from collections.abc import Iterator
 from typing import Final
 
@@ -14,7 +14,8 @@ from headrace.kafka.cluster import KafkaCluster
 from headrace.kafka.errors import mapped
 
 PARTITIONS: Final = 4
-CHUNK: Final = 2_000
+CHUNK: Final = 500
+PACE_S: Final = 0.1
 
 
 def create_topic(cluster: KafkaCluster, topic: str) -> None:
@@ -38,14 +39,14 @@ def records(flights: pl.DataFrame) -> Iterator[list[tuple[str, int, str]]]:
         yield chunk.rows()
 
 
-def produce(cluster: KafkaCluster, topic: str, flights: pl.DataFrame, *, pace: threading.Event | None = None) -> int:
+def produce(cluster: KafkaCluster, topic: str, flights: pl.DataFrame, *, paced: bool = False) -> int:
     """Produce all flights and wait until they are acknowledged; returns their number.
 
     Args:
         cluster: Where.
         topic: The topic.
         flights: The rows.
-        pace: When given, a chunk is sent about every tenth of a second (time runs fast, but it runs), until it is set.
+        paced: Send a chunk about every tenth of a second: time runs fast, but it runs.
     """
     producer: Producer = cluster.producer()
     sent = 0
@@ -54,8 +55,8 @@ def produce(cluster: KafkaCluster, topic: str, flights: pl.DataFrame, *, pace: t
             producer.produce(topic, value, key, partition)
         producer.poll(0)
         sent += len(chunk)
-        if pace is not None:
-            pace.wait(0.1)
+        if paced:
+            time.sleep(PACE_S)
     left = producer.flush(60)
     return sent - left
 
