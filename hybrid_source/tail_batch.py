@@ -45,6 +45,10 @@ class Records:
         last = dict(zip(self.partitions, self.messages, strict=True))
         return {partition: _offset(message) + 1 for partition, message in last.items()}
 
+    def first(self, partition: int) -> int:
+        """Offset of the first of these records that is of ``partition``, which must have one."""
+        return _offset(self.messages[self.partitions.index(partition)])
+
     def below(self, ends: dict[int, int]) -> Records:
         """The records below an end offset, for the partitions that have one."""
         if all(after <= ends.get(partition, after) for partition, after in self.nexts().items()):

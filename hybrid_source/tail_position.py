@@ -19,10 +19,17 @@ class PartitionState:
     Attributes:
         next: Next offset (exclusive end of what was handed out), past transaction markers and holes.
         max_event_time: Largest event time handed out so far, microseconds; None: no row had one.
+        first: Offset of the first record that was ever handed out; None: none yet. Evidence for the seam.
     """
 
     next: int
     max_event_time: int | None = None
+    first: int | None = None
+
+    def to_json(self) -> Json:
+        """The JSON form; what is not known is left out."""
+        out = {"next": self.next, "max_event_time": self.max_event_time, "first": self.first}
+        return {name: value for name, value in out.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,19 +65,14 @@ class TailPosition:
     def skipping(self, lost: LostRange) -> TailPosition:
         """The position after giving up a range that is gone: the partition continues at its end."""
         before = self.partitions.get(lost.partition)
-        after = PartitionState(lost.next, before.max_event_time if before else None)
+        after = replace(before, next=lost.next) if before else PartitionState(lost.next)
         return replace(self.with_partitions({lost.partition: after}), lost=(*self.lost, lost))
 
     def to_json(self) -> Json:
         """The versioned JSON form; 64-bit integers stay integers."""
         out: dict[str, Any] = {
             "version": POSITION_VERSION,
-            "partitions": {
-                str(partition): {"next": state.next}
-                if state.max_event_time is None
-                else {"next": state.next, "max_event_time": state.max_event_time}
-                for partition, state in sorted(self.partitions.items())
-            },
+            "partitions": {str(partition): state.to_json() for partition, state in sorted(self.partitions.items())},
         }
         if self.lost:
             out["lost"] = [{"partition": gap.partition, "first": gap.first, "next": gap.next} for gap in self.lost]
@@ -90,7 +92,7 @@ class TailPosition:
             )
         return cls(
             {
-                int(partition): PartitionState(state["next"], state.get("max_event_time"))
+                int(partition): PartitionState(state["next"], state.get("max_event_time"), state.get("first"))
                 for partition, state in value["partitions"].items()
             },
             tuple(LostRange(gap["partition"], gap["first"], gap["next"]) for gap in value.get("lost", ())),

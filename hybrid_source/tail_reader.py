@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from confluent_kafka import KafkaError, Message
@@ -172,9 +173,16 @@ class KafkaTailReader:
         self.tombstones += rows.tombstones
         times = self._watermark.max_event_times
         self._at = self._at.with_partitions(
-            {partition: PartitionState(after, times.get(partition)) for partition, after in nexts.items()}
+            {
+                partition: PartitionState(after, times.get(partition), self._first(records, partition))
+                for partition, after in nexts.items()
+            }
         )
         return rows
+
+    def _first(self, records: Records, partition: int) -> int | None:
+        known = self._at.partitions[partition].first
+        return records.first(partition) if known is None else known
 
     # -------------------------------------------------------------------------------------------------------- events
 
@@ -192,11 +200,11 @@ class KafkaTailReader:
     def _reached(self, partition: int, offset: int) -> None:
         # Only the event tells of markers and aborted records that lie between the last record and the end.
         if self._bounds is not None:
-            offset = min(offset, self._bounds.ends[partition])
+            offset = min(offset, self._bounds.ends.get(partition, offset))
         self._log_ends[partition] = offset
         state = self._at.partitions[partition]
         if offset > state.next:
-            self._at = self._at.with_partitions({partition: PartitionState(offset, state.max_event_time)})
+            self._at = self._at.with_partitions({partition: replace(state, next=offset)})
 
     def _meet_error(self, error: HeadraceError, partition: int) -> None:
         if isinstance(error, GapError):

@@ -59,7 +59,7 @@ def _cells(at: PartitionSeam) -> tuple[str, ...]:
         str(at.partition),
         count_text(lake.rows) if lake else "-",
         *("-" if value is None else count_text(value) for value in (lake.last if lake else None, at.boundary)),
-        *("-" if value is None else count_text(value) for value in (at.tail_start, at.tail_next)),
+        *("-" if value is None else count_text(value) for value in (at.tail_first, at.tail_next)),
         count_text(at.missing),
         count_text(twice),
     )

@@ -23,6 +23,7 @@ from hybrid_source.history import History, HistoryQuery
 from hybrid_source.history_rows import column
 from hybrid_source.history_stage import LakeHistory, OffsetNames
 from hybrid_source.hybrid import HybridPosition, HybridSource
+from hybrid_source.tail_position import TailPosition
 
 SHOWN_HOLES: Final = 20
 _PARTITION: Final = "partition"
@@ -60,6 +61,8 @@ class PartitionSeam:
         covered_from: The first offset that the history covers.
         boundary: The next offset that it does not cover; None for a partition that it does not know.
         tail_start: Where the tail stood when it took over; None before the handover, and for partitions found later.
+        tail_first: Offset of the first record that it gave; None: none yet. What lies between ``tail_start`` and it
+            are holes of the log: markers, aborted records, compaction.
         tail_next: Where the tail stands.
         lake: The lake's side; None when its rows carry no offsets.
     """
@@ -68,6 +71,7 @@ class PartitionSeam:
     covered_from: int | None
     boundary: int | None
     tail_start: int | None
+    tail_first: int | None
     tail_next: int | None
     lake: LakeSide | None
 
@@ -176,6 +180,7 @@ def _source(source: HybridSource, at: HybridPosition) -> SourceSeam | None:
     covered = at.resolution.boundary.topics.get(topic)
     ranges = dict(covered.partitions) if covered else {}
     now = source.tail.offsets(at.tail)
+    firsts = {partition: state.first for partition, state in TailPosition.from_json(at.tail).partitions.items()}
     lake = scan_lake(source.history.open_history(at.pin), source.history.offsets, topic, ranges)
     starts = at.handover or {}
     partitions = [
@@ -184,6 +189,7 @@ def _source(source: HybridSource, at: HybridPosition) -> SourceSeam | None:
             ranges[partition].start if partition in ranges else None,
             ranges[partition].next if partition in ranges else None,
             starts.get(partition),
+            firsts.get(partition),
             now.get(partition),
             lake.get(partition) if lake is not None else None,
         )

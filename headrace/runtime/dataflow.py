@@ -26,6 +26,7 @@ from headrace.kernel.protocols import (
 )
 from headrace.runtime.graph import Graph, Leg, Role, StatefulNode, Stream
 from headrace.runtime.schemas import Schemas
+from operators.errors import computing
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +43,11 @@ def collect(legs: list[Leg], *, streaming: bool) -> list[LegResult]:
     if not legs:
         return []
     engine: Literal["streaming", "in-memory"] = "streaming" if streaming else "in-memory"
-    if len(legs) == 1:
-        frames = [legs[0].rows.collect(engine=engine)]
-    else:
-        frames = pl.collect_all([leg.rows for leg in legs], engine=engine)
+    with computing("job"):
+        if len(legs) == 1:
+            frames = [legs[0].rows.collect(engine=engine)]
+        else:
+            frames = pl.collect_all([leg.rows for leg in legs], engine=engine)
     return [LegResult(leg.role, leg.node, frame) for leg, frame in zip(legs, frames, strict=True)]
 
 

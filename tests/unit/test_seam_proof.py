@@ -92,13 +92,13 @@ def test_verdict(
     boundary: int | None, tail_start: int | None, duplicates: int, missing: int, overlap: int, exact: bool
 ) -> None:
     lake = LakeSide(10, 0, 9, duplicates, [], 0)
-    seam = PartitionSeam(0, 0, boundary, tail_start, tail_start, lake)
+    seam = PartitionSeam(0, 0, boundary, tail_start, tail_start, tail_start, lake)
     assert (seam.missing, seam.overlap, seam.exact) == (missing, overlap, exact)
 
 
 def test_proof_for_people_and_machines() -> None:
     lake = LakeSide(1998, 0, 1999, 0, [(5, 7)], 3)
-    partition = PartitionSeam(0, 0, 2000, 2001, 2500, lake)
+    partition = PartitionSeam(0, 0, 2000, 2001, 2001, 2500, lake)
     proof = SeamProof(
         "job",
         4,
