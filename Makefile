@@ -9,6 +9,9 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.headrace-stamp
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
+# Tests start many processes: each would compile every import anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help venv requirements demo test test-full lint format bench clean
 
