@@ -13,7 +13,7 @@ from typing import Any, Final
 from pyiceberg.conversions import from_bytes
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestContent, ManifestEntry, ManifestFile
-from pyiceberg.table import FileScanTask, ManifestGroupPlanner, Table
+from pyiceberg.table import ManifestGroupPlanner, Table
 from pyiceberg.table.delete_file_index import DeleteFileIndex
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import IdentityTransform
@@ -30,7 +30,7 @@ from pyiceberg.types import (
 )
 
 from headrace.kernel.errors import UserError
-from hybrid_source.splits import NO_EVENT_TIME, HistoryFile
+from hybrid_source.splits import NO_EVENT_TIME, DeleteFile, HistoryFile
 
 _MANIFESTS_AT_ONCE: Final = 4
 _DAY_US: Final = 86_400_000_000
@@ -146,7 +146,7 @@ def unsupported(name: str, file: DataFile, what: str) -> UserError:
     return UserError(
         f"table {name} has {what}",
         detail=file.file_path,
-        hint="rewrite the table's files (compaction) as Parquet with no equality deletes, or pin an earlier snapshot",
+        hint="rewrite the table's files (compaction) as plain Parquet without delete files, or pin an earlier snapshot",
         code="TABLE_UNSUPPORTED",
         context={"table": name, "file": file.file_path},
     )
@@ -178,8 +178,14 @@ class _Compactor:
             file.file_size_in_bytes,
             None if self._field is None else _low(file, self._field),
             (file.spec_id, file.partition) if file.spec_id in self._identity else None,
-            FileScanTask(file, deletes) if deletes else None,
+            tuple(sorted((_delete_file(self._name, found) for found in deletes), key=lambda found: found.path)),
         )
+
+
+def _delete_file(name: str, file: DataFile) -> DeleteFile:
+    if file.file_format not in {FileFormat.PARQUET, FileFormat.PUFFIN}:
+        raise unsupported(name, file, f"delete files in {file.file_format.value}")
+    return DeleteFile(file.file_path, vector=file.file_format == FileFormat.PUFFIN)
 
 
 def _low(file: DataFile, field: NestedField) -> int | None:
@@ -215,5 +221,5 @@ def _report(
         total("total-records"),
         opened,
         len(manifests),
-        sum(file.task is not None for file in files),
+        sum(bool(file.deletes) for file in files),
     )

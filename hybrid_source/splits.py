@@ -36,6 +36,19 @@ class SplitTarget:
 
 
 @dataclass(frozen=True, slots=True)
+class DeleteFile:
+    """A file of deleted row positions.
+
+    Attributes:
+        path: Its location.
+        vector: A Puffin file of deletion vectors (Iceberg v3), not a Parquet file of (path, position).
+    """
+
+    path: str
+    vector: bool
+
+
+@dataclass(frozen=True, slots=True)
 class HistoryFile:
     """One data file, compactly.
 
@@ -45,7 +58,7 @@ class HistoryFile:
         nbytes: Size.
         low: Smallest event time in microseconds; None without statistics.
         partition: Iceberg partition (spec id, values) where reading needs it.
-        task: pyiceberg's scan task, for a file that has delete files.
+        deletes: Where positions of its deleted rows stand.
     """
 
     path: str
@@ -53,7 +66,7 @@ class HistoryFile:
     nbytes: int
     low: int | None = None
     partition: tuple[int, Any] | None = None
-    task: Any = None
+    deletes: tuple[DeleteFile, ...] = ()
 
     @property
     def key(self) -> tuple[bool, int, str]:
@@ -163,19 +176,16 @@ class SplitPlan:
         return None if low is None else low - 1 if low != NO_EVENT_TIME else END_OF_HISTORY
 
     def _is_large(self, file: HistoryFile) -> bool:
-        # Deletes are applied to whole files.
-        return file.task is None and (
-            file.records > self._target.rows * 3 // 2 or file.nbytes > self._target.nbytes * 3 // 2
-        )
+        return file.records > self._target.rows * 3 // 2 or file.nbytes > self._target.nbytes * 3 // 2
 
     def _bundle(self, start: int) -> int:
         """Index after the last file of the split that begins at ``start``: at least one file."""
         end = start + 1
-        if self._files[start].task is not None:
+        if self._files[start].deletes:  # positions count within one file
             return end
         while (
             end < len(self._files)
-            and self._files[end].task is None
+            and not self._files[end].deletes
             and self._records[end + 1] - self._records[start] <= self._target.rows
             and self._nbytes[end + 1] - self._nbytes[start] <= self._target.nbytes
         ):

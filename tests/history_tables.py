@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import struct
 import uuid
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +37,7 @@ from pyiceberg.table.update.snapshot import _FastAppendFiles
 from pyiceberg.transforms import TruncateTransform
 from pyiceberg.typedef import Record
 from pyiceberg.types import DateType, IntegerType, LongType, TimestampType, TimestamptzType
+from pyroaring import BitMap
 
 from hybrid_source.history import HistoryPlan, HistorySplit
 
@@ -227,3 +231,26 @@ def append_arrow_without(table: Table, frame: pl.DataFrame, name: str, value: An
     kept = pa.schema([field for field in schema if field.name != name])
     with table.transaction() as transaction, transaction.update_snapshot().fast_append() as snapshot:
         snapshot.append_data_file(_data_file(table, arrow(frame).cast(kept), Record(value)))
+
+
+def write_puffin(path: Path, deleted: dict[str, list[int]], repeat: int = 1) -> None:
+    """A Puffin file of deletion vectors (Iceberg Puffin spec, ``deletion-vector-v1``)."""
+    body = b"PFA1"
+    blobs = []
+    for name, positions in [*deleted.items()] * repeat:
+        bitmap = b"\xd1\xd3\x39\x64" + struct.pack("<QI", 1, 0) + BitMap(positions).serialize()
+        blob = struct.pack(">I", len(bitmap)) + bitmap + struct.pack(">I", zlib.crc32(bitmap))
+        blobs.append(
+            {
+                "type": "deletion-vector-v1",
+                "fields": [],
+                "snapshot-id": -1,
+                "sequence-number": -1,
+                "offset": len(body),
+                "length": len(blob),
+                "properties": {"referenced-data-file": name, "cardinality": str(len(positions))},
+            }
+        )
+        body += blob
+    footer = json.dumps({"blobs": blobs}).encode()
+    path.write_bytes(body + b"PFA1" + footer + struct.pack("<I", len(footer)) + bytes(4) + b"PFA1")

@@ -31,7 +31,8 @@ from headrace.kernel import columns as system
 from headrace.kernel.errors import IdentityError, NotFoundError, SnapshotGoneError, UserError
 from hybrid_source.history import HistoryQuery, Trim
 from hybrid_source.iceberg_history import open_iceberg
-from hybrid_source.splits import SplitTarget
+from hybrid_source.iceberg_scan import IcebergScanner
+from hybrid_source.splits import DeleteFile, HistoryFile, Split, SplitTarget
 from hybrid_source.stages import END_OF_HISTORY
 from tests.history_tables import (
     add_deletes,
@@ -42,6 +43,7 @@ from tests.history_tables import (
     equality_deletes,
     open_catalog,
     position_deletes,
+    write_puffin,
 )
 
 NEW_YEAR = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
@@ -271,6 +273,38 @@ def test_position_deletes_are_applied(catalog: SqlCatalog, *, scoped: bool) -> N
     found = collect(plan)
     assert found.columns == ["k", "id"]
     assert sorted(found["id"]) == [2, 4, 5, 6, 7, 8, 9, 11, 12, 14, 15, 16, 17, 18, 19]
+
+
+def test_deletes_hold_in_every_part_of_a_large_file(catalog: SqlCatalog) -> None:
+    properties = {"format-version": "2", "write.parquet.row-group-limit": "16"}
+    table = catalog.create_table("ns.t", EVENTS, properties=properties)
+    append(table, events(0, 100))
+    path = table.inspect.files()["file_path"][0].as_py()
+    add_deletes(table, position_deletes(table, [(path, position) for position in range(10, 90)]))
+    query = HistoryQuery(columns=["id"], predicate=pl.col("id") % 2 == 0, target=SplitTarget(32, 1 << 30))
+    splits = list(open_iceberg(table, NAME).plan(query).splits_from())
+    assert len(splits) == 4
+    assert collect(splits)["id"].to_list() == [0, 2, 4, 6, 8, 90, 92, 94, 96, 98]
+
+
+def test_deletion_vectors_are_applied_to_their_own_file(catalog: SqlCatalog, tmp_path: Path) -> None:
+    table = catalog.create_table("ns.t", EVENTS)
+    append(table, events(0), events(10))
+    first, second = sorted(table.inspect.files()["file_path"].to_pylist())
+    puffin = tmp_path / "vectors.puffin"
+    write_puffin(puffin, {first: [0, 9], second: [5]})
+    scanner = IcebergScanner(table)
+
+    def read(path: str) -> list[int]:
+        size = Path(path.removeprefix("file://")).stat().st_size
+        file = HistoryFile(path, 10, size, deletes=(DeleteFile(f"file://{puffin}", vector=True),))
+        return [n % 10 for n in scanner.scan(Split((file,), None, 10, size, None, None)).collect()["id"]]
+
+    assert read(first) == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert read(second) == [0, 1, 2, 3, 4, 6, 7, 8, 9]
+    write_puffin(puffin, {first: [0, 9]}, repeat=2)
+    with pytest.raises(UserError, match="two deletion vectors"):
+        read(first)
 
 
 def test_del_02_equality_deletes_are_refused_with_the_reason(catalog: SqlCatalog) -> None:

@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.kernel.errors import InternalError
-from hybrid_source.splits import END_CURSOR, NO_EVENT_TIME, HistoryFile, Split, SplitPlan, SplitTarget
+from hybrid_source.splits import END_CURSOR, NO_EVENT_TIME, DeleteFile, HistoryFile, Split, SplitPlan, SplitTarget
 from hybrid_source.stages import END_OF_HISTORY
 
 GROUP = 10
+DELETES = DeleteFile("d", vector=False)
 
 
 def groups(file: HistoryFile) -> list[int]:
@@ -64,12 +65,10 @@ def test_a_large_file_is_cut_at_row_groups_and_holds_the_watermark_until_it_is_d
     assert sum(split.records for split in found) == 74
 
 
-def test_a_file_with_deletes_is_read_alone_and_whole() -> None:
-    found = list(
-        plan(file("a", low=0), file("d", records=90, low=1, task=object()), file("z", low=2)).splits_from(None)
-    )
-    assert [paths(split) for split in found] == [["a"], ["d"], ["z"]]
-    assert found[1].rows is None
+def test_a_file_with_deletes_is_not_bundled_but_may_be_cut() -> None:
+    files = file("a", low=0), file("d", records=40, low=1, deletes=(DELETES,)), file("z", low=2)
+    found = list(plan(*files).splits_from(None))
+    assert [paths(split) for split in found] == [["a"], ["d"], ["d"], ["z"]]
 
 
 def test_the_order_does_not_depend_on_how_files_were_found() -> None:
@@ -110,7 +109,8 @@ def histories(draw: st.DrawFn) -> SplitPlan:
         )
     )
     files = [
-        file(f"f{n:02}", records, low, task=object() if task else None) for n, (records, low, task) in enumerate(shapes)
+        file(f"f{n:02}", records, low, deletes=(DELETES,) if deleted else ())
+        for n, (records, low, deleted) in enumerate(shapes)
     ]
     return plan(*files, rows=draw(st.integers(1, 60)), nbytes=draw(st.integers(1, 9000)))
 
