@@ -7,8 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import polars as pl
+from pyiceberg.table.snapshots import Operation, Summary
+from pyiceberg.table.update.snapshot import _OverwriteFiles
+from pyiceberg.typedef import EMPTY_DICT
 
 from catalog.catalogs import Catalogs, TableName
+from catalog.staging import DataFileWriter
 from headrace.kernel.boundary import Boundary, PartitionRange, TopicBoundary
 from headrace.kernel.errors import FencedError, NotFoundError
 from headrace.kernel.protocols import EpochId, SinkContext
@@ -84,6 +88,30 @@ class Lake:
 
     def data_snapshots(self) -> list[Any]:
         return [s for s in self.table().snapshots() if int(s.summary.additional_properties.get("added-records", 0))]
+
+
+class Rewrite(_OverwriteFiles):
+    """The same rows in other files: a snapshot of the kind that compaction makes."""
+
+    def _summary(self, snapshot_properties: dict[str, str] = EMPTY_DICT) -> Summary:
+        self._operation = Operation.OVERWRITE
+        facts = super()._summary(snapshot_properties).additional_properties
+        self._operation = Operation.REPLACE
+        return Summary(operation=Operation.REPLACE, **facts)
+
+
+def compact(table: Any) -> None:
+    """All data files of an unpartitioned table in one."""
+    transaction = table.transaction()
+    old = [task.file for task in table.scan().plan_files()]
+    merged = pl.from_arrow(table.scan().to_arrow())
+    assert isinstance(merged, pl.DataFrame)
+    with Rewrite(Operation.REPLACE, transaction, table.io) as rewrite:
+        for data_file in DataFileWriter(table, "compacted").write(merged):
+            rewrite.append_data_file(data_file)
+        for data_file in old:
+            rewrite.delete_data_file(data_file)
+    transaction.commit_transaction()
 
 
 def rows(*ids: int) -> pl.DataFrame:

@@ -12,9 +12,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 import polars as pl
 
+from catalog.boundary_record import find_boundary, merged
 from catalog.catalogs import Catalogs, TableName
 from catalog.changing import RetryPolicy
 from catalog.commit import EpochCommit, check_identity, commit_epoch, fence, rolled_back
@@ -25,7 +27,7 @@ from catalog.tokens import SinkKey
 from headrace.kernel import crash
 from headrace.kernel.boundary import Boundary
 from headrace.kernel.clock import Clock, SystemClock
-from headrace.kernel.errors import FencedError, NotFoundError
+from headrace.kernel.errors import BoundaryError, FencedError, NotFoundError
 from headrace.kernel.protocols import BlobStore, EpochId, PreCommit, SinkContext
 from headrace.sinks import iceberg_precommit
 from headrace.sinks.iceberg_buffer import EpochBuffer, open_for_writing
@@ -84,7 +86,7 @@ class IcebergSink:
             SchemaError: The rows do not fit the table.
         """
         name = TableName.parse(self.table)
-        identity = _Identity(context.blobs, f"staging/{self.id}/table-{context.lineage}.json")
+        identity = _Identity(context.blobs, f"staging/{quote(self.id, safe='')}/table-{context.lineage}.json")
         recorded = identity.read()
         if self.create and recorded is None:
             table = load_or_create(self.catalogs, name, schema, self.partition_by, self.properties)
@@ -114,7 +116,7 @@ class IcebergWriter:
         )
         self._committed: int | None = None
         self._committed_us = sink.clock.now_us()
-        self._coverage: Boundary | None = None
+        self._covered: Boundary | None = None
 
     def recover(self, pre_commit: PreCommit | None) -> None:
         """See ``SinkWriter.recover``.
@@ -131,6 +133,7 @@ class IcebergWriter:
         self._committed = here.epoch if here else None
         if state.at_ms is not None:
             self._committed_us = state.at_ms * 1000
+        self._covered = self._recorded()
         if pre_commit is not None:
             self.commit(pre_commit)
 
@@ -174,7 +177,8 @@ class IcebergWriter:
         crash.point("iceberg-after-commit")
         self._committed = max(wanted.epoch, self._committed or 0)
         self._committed_us = self._sink.clock.now_us()
-        self._coverage = wanted.coverage
+        if wanted.coverage is not None:
+            self._covered = merged(self._covered, wanted.coverage)
         remove(self._buffer.table.io, [manifest.path for manifest in wanted.staged])
 
     def abort(self) -> None:
@@ -186,9 +190,18 @@ class IcebergWriter:
         self._buffer.close()
 
     def _marker_due(self, coverage: Boundary | None) -> bool:
-        if coverage is None or coverage == self._coverage:
+        if coverage is None or merged(self._covered, coverage) == self._covered:
             return False
         return self._sink.clock.now_us() - self._committed_us >= self._sink.marker_interval_us
+
+    def _recorded(self) -> Boundary | None:
+        """The boundary that the branch records now."""
+        table = self._sink.catalogs.load(self._name)
+        head = table.metadata.refs.get(self._sink.branch)
+        with suppress(BoundaryError):
+            found = find_boundary(table, head.snapshot_id if head else None)
+            return found.boundary if found else None
+        return None
 
 
 class _Identity:

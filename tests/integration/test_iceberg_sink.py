@@ -24,7 +24,7 @@ from headrace.kernel.errors import DataError, FencedError, IdentityError, NotFou
 from headrace.kernel.protocols import EpochId
 from headrace.sinks.iceberg import HOUR_US, IcebergWriter
 from headrace.sinks.iceberg_precommit import from_json
-from tests.lake import ROWS, Blobs, Clock, Lake, covers, epoch, rows
+from tests.lake import ROWS, Blobs, Clock, Lake, compact, covers, epoch, rows
 from tests.services import CatalogCase
 
 
@@ -191,6 +191,27 @@ def test_snk_02_two_jobs_and_a_schema_change_on_one_table(lake: Lake) -> None:
     assert len({(f["headrace.job"], f["headrace.epoch"]) for f in facts}) == len(facts) == 20
 
 
+def test_snk_02_a_compaction_between_prepare_and_commit(lake: Lake) -> None:
+    writer = lake.writer()
+    writer.recover(None)
+    for number in (1, 2, 3):
+        run(writer, number, rows(number), covers(number))
+    writer.write(rows(4))
+    pre_commit = writer.prepare(epoch(4), covers(4))
+    assert pre_commit is not None
+    compact(lake.table())
+    table = lake.table()
+    assert len(list(table.scan().plan_files())) == 1
+    found = find_boundary(table, table.current_snapshot().snapshot_id)
+    assert found is not None
+    assert (found.boundary, found.foreign_changes) == (covers(3), ())
+    writer.commit(pre_commit)
+    lake.writer().recover(pre_commit)
+    compact(lake.table())
+    lake.writer().recover(pre_commit)
+    assert lake.ids() == [1, 2, 3, 4]
+
+
 def add_note(lake: Lake) -> None:
     while "note" not in lake.table().schema().column_names:
         with suppress(CommitFailedException), lake.table().update_schema() as update:
@@ -264,6 +285,8 @@ def test_snk_05_markers_at_most_once_per_interval(lake: Lake) -> None:
     again.recover(None)
     assert run(again, 5, rows(), covers(5)) is None
     assert run(again, 6, rows()) is None
+    lake.clock.us += HOUR_US
+    assert run(again, 7, rows(), covers(4)) is None
     found = find_boundary(lake.table(), lake.table().current_snapshot().snapshot_id)
     assert found is not None
     assert found.boundary.next_offset("bids", 0) == 4
