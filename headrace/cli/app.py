@@ -111,6 +111,9 @@ def run_command(
     on_end: Annotated[
         OnEnd, typer.Option("--on-end", help="At that end: fire open windows, or keep them.")
     ] = OnEnd.DRAIN,
+    on_stop: Annotated[
+        OnEnd, typer.Option("--on-stop", help="At Ctrl-C or SIGTERM: keep open windows, or fire them and finish.")
+    ] = OnEnd.SUSPEND,
     config: ConfigOption = None,
     state: StateOption = None,
     debug: DebugOption = False,
@@ -120,7 +123,7 @@ def run_command(
     from headrace.cli.run_job import run_file
 
     settings = Settings(config, state, debug=debug, json_logs=json_logs)
-    run_file(job, settings, until.value if until else None, on_end.value)
+    run_file(job, settings, until.value if until else None, on_end.value, on_stop.value)
 
 
 @app.command()

@@ -23,16 +23,18 @@ if TYPE_CHECKING:
     from headrace.jobs.spec import JobSpec
 
 
-def run_file(path: Path, settings: Settings, until: str | None, on_end: str) -> None:
+def run_file(path: Path, settings: Settings, until: str | None, on_end: str, on_stop: str) -> None:
     """Run the job in a file.
 
     Raises:
         HeadraceError: Of any kind; the job goes on from its last checkpoint when it is run again.
     """
-    run_spec(load_job(path), settings.load(), settings, until, on_end)
+    run_spec(load_job(path), settings.load(), settings, until, on_end, on_stop)
 
 
-def run_spec(spec: JobSpec, config: Config, settings: Settings, until: str | None, on_end: str) -> None:
+def run_spec(
+    spec: JobSpec, config: Config, settings: Settings, until: str | None, on_end: str, on_stop: str = "suspend"
+) -> None:
     """Run a job.
 
     Raises:
@@ -41,7 +43,7 @@ def run_spec(spec: JobSpec, config: Config, settings: Settings, until: str | Non
     set_up_logging(as_json=settings.json_logs)
     options = RunOptions(cast("Literal['caught-up'] | None", until), cast("OnEnd", on_end))
     stop = StopSignal()
-    with _observed(spec.name, settings) as (observer, told), graceful_stop(stop, told):
+    with _observed(spec.name, settings) as (observer, told), graceful_stop(stop, told, drain=on_stop == "drain"):
         result = run_job(spec, config, options, observer, stop)
     observer.on_event(Event(Level.INFO, result.status, _summary(result), {"job": spec.name, "epoch": result.epoch}))
 

@@ -329,7 +329,7 @@ class CheckpointSpec(SpecModel):
     retain: Annotated[int, Field(ge=1)] = Field(default=3, description="Checkpoints kept.")
     timeout: PositiveDuration = lasting("10m", description="A checkpoint that takes longer fails.")
     tolerated_failures: Annotated[int, Field(ge=0)] = Field(
-        default=0, description="Failed checkpoints in a row before the job fails."
+        default=5, description="Failed checkpoints in a row before the job fails."
     )
 
 
