@@ -14,12 +14,11 @@ from headrace.runtime.observer import StopSignal
 
 @contextmanager
 def graceful_stop(stop: StopSignal, told: Callable[[], None], *, drain: bool = False) -> Iterator[None]:
-    """Within the block SIGINT and SIGTERM set ``stop``; ``told`` is called once, to tell the user;
-    with ``drain`` the stop fires what operators hold.
+    """Within the block SIGINT and SIGTERM set ``stop``; ``told`` is called once, to tell the user.
 
-    A second SIGINT ends the process with exit code 130, whatever its threads are doing: the job goes on from its last
-    checkpoint when it is run again. Only for the main thread. ``told`` runs in a signal handler: it must not touch
-    buffered streams or locks.
+    With ``drain`` the stop fires what operators hold. A second SIGINT ends the process with exit code 130, whatever
+    its threads are doing: the job goes on from its last checkpoint when it is run again. Only for the main thread.
+    ``told`` runs in a signal handler: it must not touch buffered streams or locks.
     """
 
     def ask(_signum: int, _frame: FrameType | None) -> None:

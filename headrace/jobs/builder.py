@@ -115,11 +115,14 @@ class Job:
         on: str | Sequence[str],
         columns: Sequence[str] | None = None,
         how: str | None = None,
+        prefix: str | None = None,
+        many: bool | None = None,
         id: str | None = None,
         from_: str | None = None,
     ) -> Job:
         """Join with a static table."""
-        return self._step({"lookup": _given(table=table, on=on, columns=columns, how=how)}, id, from_)
+        wanted = _given(table=table, on=on, columns=columns, how=how, prefix=prefix, many=many)
+        return self._step({"lookup": wanted}, id, from_)
 
     def window(
         self,
@@ -127,11 +130,13 @@ class Job:
         *,
         aggregate: Mapping[str, str | Aggregate],
         by: str | Sequence[str] | None = None,
+        offset: DurationLike | None = None,
         id: str | None = None,
         from_: str | None = None,
     ) -> Job:
         """Aggregate by key over tumbling windows of event time."""
-        return self._step({"window": _given(tumbling=tumbling, by=by, aggregate=dict(aggregate))}, id, from_)
+        wanted = _given(tumbling=tumbling, offset=offset, by=by, aggregate=dict(aggregate))
+        return self._step({"window": wanted}, id, from_)
 
     def sink_iceberg(
         self,
@@ -152,12 +157,14 @@ class Job:
         *,
         cluster: str | None = None,
         key: str | Sequence[str] | None = None,
+        create: bool | None = None,
+        partitions: int | None = None,
         options: Section | None = None,
         id: str | None = None,
         from_: str | None = None,
     ) -> Job:
         """Produce to a Kafka topic."""
-        target = _given(topic=topic, cluster=cluster, key=key, options=options)
+        target = _given(topic=topic, cluster=cluster, key=key, create=create, partitions=partitions, options=options)
         return self._with(_sinks=(*self._sinks, _given(kafka=target, id=id) | _given_from(from_)))
 
     def checkpoint(

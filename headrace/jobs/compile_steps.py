@@ -38,13 +38,25 @@ def build_step(
     if isinstance(step, LookupStep):
         wanted = step.lookup
         return LookupJoin(
-            node.id, tables[wanted.table], wanted.on, columns=wanted.columns, how=wanted.how, name=wanted.table
+            node.id,
+            tables[wanted.table],
+            wanted.on,
+            columns=wanted.columns,
+            how=wanted.how,
+            prefix=wanted.prefix,
+            many=wanted.many,
+            name=wanted.table,
         )
     if event_time is None:
         raise InternalError(f"window {node.id!r} without event time passed the spec's checks")
     window = step.window
     return TumblingWindow(
-        node.id, event_time=event_time, size_us=window.tumbling, by=window.by, aggregates=window.aggregate
+        node.id,
+        event_time=event_time,
+        size_us=window.tumbling,
+        offset_us=window.offset,
+        by=window.by,
+        aggregates=window.aggregate,
     )
 
 

@@ -239,7 +239,9 @@ class LookupSpec(SpecModel):
     table: str
     on: OneOrMany = Field(description="Columns that are equal on both sides.")
     columns: tuple[str, ...] | None = Field(default=None, min_length=1, description="Columns to add; all if not given.")
-    how: Literal["left", "inner"] = "left"
+    how: Literal["left", "inner", "semi", "anti"] = "left"
+    prefix: str = Field(default="", description="Put before the names of added columns.")
+    many: bool = Field(default=False, description="Allow several rows of the table for one key.")
 
 
 class LookupStep(Node):
@@ -252,6 +254,7 @@ class WindowSpec(SpecModel):
     """Tumbling windows over event time."""
 
     tumbling: PositiveDuration
+    offset: Duration = lasting("0s", description="Where windows begin, after midnight UTC of 1970-01-01.")
     by: AnyNumber = Field(default=(), description="Columns of the key.")
     aggregate: dict[str, AggregateExpression] = Field(min_length=1, description="Output column to SQL aggregate.")
 

@@ -19,6 +19,7 @@ from headrace.kernel.clock import Clock
 from headrace.kernel.protocols import Batch, Json, Position, SourceReader
 from headrace.runtime.dataflow import LegResult, collect
 from headrace.runtime.graph import Graph, Stream
+from hybrid_source.read_errors import reading
 
 DEPTH: Final = 2
 POLL_S: Final = 0.1
@@ -108,9 +109,11 @@ class Pump:
         if not batch.maybe_late:
             rows = rows.drop(columns.ROW_WATERMARK, strict=False)
         legs = self._graph.legs(Stream(self._source), rows, maybe_late=batch.maybe_late) if batch.records else []
+        with reading(f"{batch.origin} of source {self._source}"):
+            results = collect(legs, streaming=batch.origin == "history")
         return Computed(
             self._source,
-            collect(legs, streaming=batch.origin == "history"),
+            results,
             batch.errors,
             batch.position,
             batch.watermark,
