@@ -142,6 +142,10 @@ class TumblingWindow:
         plan = self._plan(schema)
         return rows.filter(plan.late | plan.timeless if columns.ROW_WATERMARK in schema else plan.timeless)
 
+    def leaves_out(self, partials: pl.DataFrame) -> bool:
+        """See :class:`headrace.kernel.protocols.StatefulOperator`: rows without event time have no window."""
+        return bool(partials[WINDOW_START].has_nulls())
+
     def output_schema(self, schema: pl.Schema) -> pl.Schema:
         """See :class:`headrace.kernel.protocols.StatefulOperator`."""
         return self._finish(pl.LazyFrame(schema=schema)).collect_schema()

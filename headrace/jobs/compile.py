@@ -78,9 +78,9 @@ class CompiledJob:
             return ""
         return history.table if isinstance(history, TableHistory) else history.parquet
 
-    def pin(self) -> Mapping[str, Json]:
+    def pin(self, known: Mapping[str, Json]) -> Mapping[str, Json]:
         """See :meth:`headrace.runtime.job.Program.pin`."""
-        return {name: table.pin() for name, table in self.lookups.items()}
+        return {name: known[name] if name in known else table.pin() for name, table in self.lookups.items()}
 
     def graph(self, pins: Mapping[str, Json]) -> Graph:
         """See :meth:`headrace.runtime.job.Program.graph`."""

@@ -213,6 +213,9 @@ class StatefulOperator(Protocol):
     def late(self, rows: pl.LazyFrame) -> pl.LazyFrame:
         """The rows that ``partial`` leaves out because they are late."""
 
+    def leaves_out(self, partials: pl.DataFrame) -> bool:
+        """Whether a batch with these partials has rows that only :meth:`late` gives, though none of them came late."""
+
     def output_schema(self, schema: pl.Schema) -> pl.Schema:
         """Columns of the ``main`` port, given the schema of the partials."""
 

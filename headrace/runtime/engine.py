@@ -121,7 +121,7 @@ class Attempt:
     # ------------------------------------------------------------------------------------------------------- opening
 
     def _open(self, record: Checkpoint | None) -> None:
-        self._pins = dict(record.pins) if record else dict(self._program.pin())
+        self._pins = dict(self._program.pin(record.pins if record else {}))
         self._graph = self._program.graph(self._pins)
         if record is not None:
             refuse_changed(record, self._graph)

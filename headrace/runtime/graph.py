@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -133,11 +133,30 @@ class Graph:
                 case StatefulNode():
                     out.append(Leg("partial", consumer.id, consumer.operator.partial(rows)))
                     if maybe_late:
-                        late = consumer.operator.late(rows)
-                        out.append(Leg("late-count", consumer.id, late.select(pl.len())))
-                        out += self.legs(Stream(consumer.id, LATE), late, maybe_late=False)
+                        out += self._late_legs(consumer, rows)
                 case SinkNode():
                     out.append(Leg("sink", consumer.id, rows.drop(columns.ROW_WATERMARK, strict=False)))
+        return out
+
+    def _late_legs(self, node: StatefulNode, rows: pl.LazyFrame) -> list[Leg]:
+        late = node.operator.late(rows)
+        count = Leg("late-count", node.id, late.select(pl.len()))
+        return [count, *self.legs(Stream(node.id, LATE), late, maybe_late=False)]
+
+    def left_out(self, stream: Stream, rows: pl.LazyFrame, partials: Mapping[str, pl.DataFrame]) -> list[Leg]:
+        """The late legs of those operators whose partials show that they left rows out.
+
+        Args:
+            stream: The stream.
+            rows: Its rows, whose legs have been collected with ``maybe_late=False``.
+            partials: What was collected, by operator.
+        """
+        out: list[Leg] = []
+        for consumer in self.consumers(stream):
+            if isinstance(consumer, TransformNode):
+                out += self.left_out(Stream(consumer.id), consumer.transform.apply(rows), partials)
+            elif isinstance(consumer, StatefulNode) and consumer.operator.leaves_out(partials[consumer.id]):
+                out += self._late_legs(consumer, rows)
         return out
 
     def pipeline(self, source_id: str) -> Callable[[pl.LazyFrame], list[pl.LazyFrame]]:

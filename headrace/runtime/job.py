@@ -19,8 +19,8 @@ class Program(Protocol):
     def uid(self) -> str:
         """The job's stable id: its head, its commit tokens and its transactional ids are bound to it."""
 
-    def pin(self) -> Mapping[str, Json]:
-        """Decide, once for a lineage, which version of every static table is used."""
+    def pin(self, known: Mapping[str, Json]) -> Mapping[str, Json]:
+        """Decide which version of every static table is used: once for a lineage, so that what is ``known`` stays."""
 
     def graph(self, pins: Mapping[str, Json]) -> Graph:
         """The graph over those versions; loads the static tables."""

@@ -105,15 +105,9 @@ class Pump:
             self._put(Failed(self._source, error))
 
     def _compute(self, batch: Batch) -> Computed:
-        rows = batch.rows
-        if not batch.maybe_late:
-            rows = rows.drop(columns.ROW_WATERMARK, strict=False)
-        legs = self._graph.legs(Stream(self._source), rows, maybe_late=batch.maybe_late) if batch.records else []
-        with reading(f"{batch.origin} of source {self._source}"):
-            results = collect(legs, streaming=batch.origin == "history")
         return Computed(
             self._source,
-            results,
+            self._results(batch) if batch.records else [],
             batch.errors,
             batch.position,
             batch.watermark,
@@ -121,6 +115,16 @@ class Pump:
             batch.records,
             batch.nbytes,
         )
+
+    def _results(self, batch: Batch) -> list[LegResult]:
+        stream, rows, streaming = Stream(self._source), batch.rows, batch.origin == "history"
+        with reading(f"{batch.origin} of source {self._source}"):
+            if batch.maybe_late:
+                return collect(self._graph.legs(stream, rows, maybe_late=True), streaming=streaming)
+            rows = rows.drop(columns.ROW_WATERMARK, strict=False)
+            results = collect(self._graph.legs(stream, rows, maybe_late=False), streaming=streaming)
+            partials = {result.node: result.frame for result in results if result.role == "partial"}
+            return results + collect(self._graph.left_out(stream, rows, partials), streaming=streaming)
 
     def _report(self) -> None:
         now = self._clock.monotonic()

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from headrace.kernel.clock import Clock, SystemClock
 from headrace.kernel.errors import FencedError, HeadraceError, TransactionAbortedError
-from headrace.kernel.protocols import Head, HeadStore
+from headrace.kernel.protocols import HeadStore
 from headrace.runtime.engine import Attempt
 from headrace.runtime.job import CheckpointPolicy, Program, RunOptions, RunResult
 from headrace.runtime.observer import Event, Level, Observer, StopSignal
@@ -44,10 +44,9 @@ def run(
     meter = Meter()
     restarts = 0
     failures = 0
-    last: Head | None = None
     while True:
-        if last is not None:
-            still_mine(store.head, last)
+        if restarts:
+            still_mine(store.head, owner)
         head, record = checkpoints.acquire(owner)
         meter.begin_attempt()
         attempt = Attempt(
@@ -66,8 +65,7 @@ def run(
         try:
             finished = attempt.run()
         except HeadraceError as error:
-            last = attempt.head
-            still_mine(store.head, last)
+            still_mine(store.head, owner)
             failures = 1 if attempt.epochs_done else failures + 1
             if not _recoverable(error) or failures > policy.tolerated_failures:
                 raise
@@ -98,13 +96,14 @@ def _recoverable(error: HeadraceError) -> bool:
     return error.retryable or isinstance(error, FencedError | TransactionAbortedError)
 
 
-def still_mine(heads: HeadStore, head: Head) -> None:
-    """Check that the head is what this instance wrote last.
+def still_mine(heads: HeadStore, owner: str) -> None:
+    """Check that nobody has taken the job over since ``owner`` did.
 
     Raises:
         FencedError: Another instance has taken the job over.
     """
-    if heads.read() != head:
+    head = heads.read()
+    if head is None or head.owner != owner:
         raise FencedError(
             "another instance has taken this job over",
             hint="this instance has stopped and committed nothing more; run only one instance of a job",

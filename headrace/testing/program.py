@@ -16,7 +16,7 @@ class StaticProgram:
     uid: str
     fixed: Graph
 
-    def pin(self) -> Mapping[str, Json]:
+    def pin(self, known: Mapping[str, Json]) -> Mapping[str, Json]:  # noqa: ARG002 - the protocol's signature
         """See :meth:`Program.pin`."""
         return {}
 
