@@ -34,7 +34,14 @@ class DoublePlanner:
         return {"ts": pl.Datetime("us", "UTC"), "origin": pl.String(), "n": pl.Int64()}
 
     def plan(self, spec: JobSpec) -> dict[str, Json]:
-        history = {"files": 2, "nbytes": 2**60, "records": 10}
+        history = {
+            "files": 2,
+            "nbytes": 2**60,
+            "records": 10,
+            "files_total": 3,
+            "nbytes_total": None,
+            "records_total": 20,
+        }
         return {"sources": [{"name": name, "history": history} for name in spec.sources]}
 
 

@@ -27,7 +27,7 @@ def run(job: Job, config: Config, observer: Observer, stop: StopSignal) -> RunRe
     epoch = 0
     while "forever" in words or epoch < 3:
         if stop.wait(0.1) and "deaf" not in words:
-            return RunResult("finished" if stop.drain else "suspended", epoch, 0, {}, 0, 0, 0)
+            return RunResult("finished" if stop.drain else "suspended", epoch, 2**62, {}, 0, 0, 0)
         if "fail" in words:
             raise NotFoundError("table lake.a.b does not exist", code="TABLE_NOT_FOUND")
         if "retry" in words:
@@ -39,7 +39,7 @@ def run(job: Job, config: Config, observer: Observer, stop: StopSignal) -> RunRe
         epoch += 1
         observer.on_progress(Progress(Phase.HISTORY, epoch=epoch, records=2**62))
         observer.on_epoch(EpochReport(epoch, 1, {}, 0.1, 0.0, 0.0))
-    return RunResult("finished", epoch, 0, {}, 0, 0, 0)
+    return RunResult("finished", epoch, 2**62, {}, 0, 0, 0)
 
 
 if __name__ == "__main__":

@@ -16,13 +16,13 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 import polars as pl
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
-from headrace.jobs.graph import JobGraph, Ref, SinkNode, StepNode, build_graph
+from headrace.jobs.graph import JobGraph, SinkNode, StepNode, build_graph
 from headrace.jobs.names import JobName, TableName, suggest
 from headrace.jobs.parse import parse_job
 from headrace.jobs.spec import IcebergSink, JobSpec, LookupStep, TableHistory, WindowStep
 from headrace.kernel.durations import format_duration_us
 from headrace.kernel.errors import SpecError
-from headrace.kernel.protocols import ERRORS, Json
+from headrace.kernel.protocols import MAIN, Json
 from hybrid_source.predicates import all_of
 from operators.expressions import row_expression
 
@@ -98,8 +98,6 @@ def derive(spec: JobSpec, request: BackfillRequest) -> Derived:
     sink = _chosen_sink(graph, request.sink)
     name = graph.source_of(sink.input)
     source = spec.sources[name]
-    if sink.input == Ref(name, ERRORS):
-        raise _problem("sink", f"sink {sink.id!r} takes records that could not be decoded; a history has none")
     if source.history is None:
         raise _problem("job", f"source {name!r} has no history to fill from", hint="a backfill reads history only")
     if (request.from_ or request.to) and source.event_time is None:
@@ -109,6 +107,9 @@ def derive(spec: JobSpec, request: BackfillRequest) -> Derived:
             hint="add event_time: {column: ...} to the source, or give a snapshot and a filter",
         )
     steps = _steps_before(graph, sink)
+    side = next((ref for ref in (sink.input, *(step.input for step in steps)) if ref.port != MAIN), None)
+    if side is not None:
+        raise _problem("sink", f"sink {sink.id!r} takes {side}, which a history leaves empty", hint="name another sink")
     derived = parse_job(_derived_json(spec, request, name, sink, steps))
     windows = {node.id: node.step.window.tumbling for node in steps if isinstance(node.step, WindowStep)}
     return Derived(derived, name, source.event_time.column if source.event_time else None, windows)

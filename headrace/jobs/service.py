@@ -6,7 +6,8 @@ import hashlib
 import json
 import re
 import secrets
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, Literal, Protocol
 
 import polars as pl
@@ -78,8 +79,9 @@ class JobService:
         found = self._store.replay(request) if request else None
         if found is not None:
             return Created(found, replayed=True)
-        checked = self._checked(spec, ("spec",))
-        self._planner.check(checked)
+        with _pointing(lambda path: ["spec", *path]):
+            checked = _parsed(spec)
+            self._planner.check(checked)
         draft = Draft(JobKind.JOB, checked.name, checked.uid, checked.to_json(), until=until, on_end=on_end)
         return self._create(draft, request)
 
@@ -101,8 +103,12 @@ class JobService:
         derived = derive(base, wanted)
         uid = f"{derived.spec.name[:160]}-{secrets.token_hex(8)}"
         spec = derived.spec.model_copy(update={"uid": uid})
-        part = restriction(derived, wanted, self._planner.columns(spec, derived.source))
-        plan = self._planner.plan(restrict(spec, part))
+        # The derived job has other places than the one that was sent.
+        with _pointing(lambda _: ["job"]):
+            columns = self._planner.columns(spec, derived.source)
+        part = restriction(derived, wanted, columns)
+        with _pointing(lambda _: ["job"]):
+            plan = self._planner.plan(restrict(spec, part))
         draft = Draft(
             JobKind.BACKFILL,
             spec.name,
@@ -153,21 +159,28 @@ class JobService:
         return created
 
     def _base(self, job: str | dict[str, Any]) -> JobSpec:
-        return parse_job(self._store.get(job).spec) if isinstance(job, str) else self._checked(job, ("job",))
+        if isinstance(job, str):
+            return parse_job(self._store.get(job).spec)
+        with _pointing(lambda path: ["job", *path]):
+            return _parsed(job)
 
-    def _checked(self, spec: Mapping[str, Json], at: tuple[str, ...]) -> JobSpec:
-        try:
-            checked = parse_job(dict(spec))
-            _refuse_connections(checked)
-        except SpecError as error:
-            raise SpecError(
-                error.message,
-                detail=error.detail,
-                hint=error.hint,
-                code=error.code,
-                context={**error.context, "path": [*at, *error.context.get("path", [])]},
-            ) from error
-        return checked
+
+def _parsed(spec: Mapping[str, Json]) -> JobSpec:
+    checked = parse_job(dict(spec))
+    _refuse_connections(checked)
+    return checked
+
+
+@contextmanager
+def _pointing(place: Callable[[Sequence[str | int]], list[str | int]]) -> Iterator[None]:
+    """Spec errors inside point into the request: ``place`` makes the path there from the path in the spec."""
+    try:
+        yield
+    except SpecError as error:
+        context = {**error.context, "path": place(error.context.get("path", []))}
+        raise SpecError(
+            error.message, detail=error.detail, hint=error.hint, code=error.code, context=context
+        ) from error
 
 
 def _refuse_connections(spec: JobSpec) -> None:
@@ -207,6 +220,6 @@ def _request_key(key: str | None, route: str, body: Mapping[str, Json]) -> Reque
 
 def _totals(plan: Mapping[str, Json]) -> dict[str, Json]:
     """What the backfill reads, at the top of its plan."""
-    histories = [source["history"] for source in plan["sources"] if source["history"]]
-    names = {"files": "files", "bytes": "nbytes", "records": "records"}
-    return {name: sum(history[key] for history in histories) for name, key in names.items()}
+    history = next(source["history"] for source in plan["sources"] if source["history"])
+    names = ("files", "files_total", "nbytes", "nbytes_total", "records", "records_total")
+    return {name.replace("nbytes", "bytes"): history[name] for name in names}

@@ -35,7 +35,7 @@ from headrace.kernel.errors import (
     InternalError,
 )
 from headrace.kernel.protocols import Json
-from headrace.runtime.observer import EpochReport, Event, Level, Observer, Progress, StopSignal
+from headrace.runtime.observer import EpochReport, Event, Level, Observer, Phase, Progress, StopSignal
 
 if TYPE_CHECKING:
     # Not at run time: a worker reports to the supervisor before it loads the engine.
@@ -81,6 +81,19 @@ class Reporter:
     def on_event(self, event: Event) -> None:
         """See :meth:`Observer.on_event`."""
         _log.log(_LEVELS[event.level], "%s: %s %s", event.code, event.message, dict(event.context))
+
+    def on_result(self, result: RunResult) -> None:
+        """The run's own count at its end; the last progress may be a second old."""
+        with self._lock:
+            self._facts |= {
+                "phase": Phase.FINISHED.value if result.status == "finished" else self._facts.get("phase"),
+                "epoch": result.epoch,
+                "records": result.records,
+                "rows_out": dict(result.rows_out),
+                "late_rows": result.late_rows,
+                "error_rows": result.error_rows,
+            }
+            self._changed = True
 
     def take(self) -> tuple[Mapping[str, Json] | None, bool]:
         """What is new since the last call: progress (None: nothing), and whether an epoch was committed."""
@@ -160,6 +173,7 @@ def work(store: JobStore, job: Job, nonce: str, load: Callable[[], Config], run:
         outcome = _error_outcome(InternalError(f"worker failed: {error!r}", hint="see the worker's log"))
     else:
         outcome = _run_outcome(result, stop, heart.orders)
+        reporter.on_result(result)
     heart.close()
     state, reason, error_json, code = outcome
     _log.info("job %s: %s, %s", job.id, state, reason)
@@ -215,6 +229,7 @@ def main(arguments: Sequence[str] | None = None, run: RunStored | None = None) -
     parser.add_argument("--store", help=f"URL of the job store; {STORE_VARIABLE} if not given")
     given = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.getLogger("pyiceberg").setLevel(logging.WARNING)
     try:
         store = _open(given.store or os.environ.get(STORE_VARIABLE))
         job = store.register(given.job_id, given.nonce, this_process())
