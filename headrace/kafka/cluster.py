@@ -50,19 +50,21 @@ class KafkaCluster:
         for key, value in self.options.items():
             self._check(key, value)
 
-    def consumer(self, *, on_error: OnError | None = None, **tuning: Option) -> Consumer:
+    def consumer(self, *, on_error: OnError | None = None, uncommitted: bool = False, **tuning: Option) -> Consumer:
         """A consumer that reads committed records only, never resets its offsets and never commits any.
 
         It is meant for ``assign``: with ``subscribe`` a group's stored offsets would decide where it starts.
 
         Args:
             on_error: Called with cluster-wide errors (all brokers down, authentication) while the client is polled.
+            uncommitted: Give records of open and aborted transactions too: to look at, never for a job's rows.
             tuning: Further options, underscores for dots; the user's own options win over them.
 
         Raises:
             ConfigError: librdkafka does not know an option or its value.
         """
-        config = self._config(known.PRODUCER_ONLY, known.CONSUMER_DEFAULTS, known.CONSUMER, tuning, on_error)
+        fixed = {**known.CONSUMER, "isolation.level": "read_uncommitted"} if uncommitted else known.CONSUMER
+        config = self._config(known.PRODUCER_ONLY, known.CONSUMER_DEFAULTS, fixed, tuning, on_error)
         with mapped(self._cannot):
             return Consumer(config)
 

@@ -83,32 +83,39 @@ def ensure_marker_topic(cluster: KafkaCluster, job_uid: str, sink: str, shard: i
 
 
 def read_marker(cluster: KafkaCluster, partition: int, job_uid: str, sink: str, shard: int) -> Marker | None:
-    """The last committed marker of a shard, read to the end of its partition as it is now.
+    """The last committed marker of a shard.
 
     The caller has called ``init_transactions`` for the shard, so that no transaction of its own is open or about to
-    be completed. The end is the high watermark, not the last stable offset: a transaction of *another* job that is
-    open before our marker hides it for a while, and taking it for absent would write the epoch twice.
+    be completed. What it wrote may still stand above the last stable offset, hidden by a transaction of *another*
+    shard that is open before it. Taking it for absent would write the epoch twice, so that one is waited for; other
+    shards' transactions are not, when nothing of this shard stands above them.
 
     Raises:
         UnavailableError: The end was not reached within three minutes.
     """
-    end = KafkaMetadata(cluster).latest(TOPIC, [partition])[partition]
+    metadata = KafkaMetadata(cluster)
     key = _key(job_uid, sink, shard)
+    end = metadata.latest(TOPIC, [partition])[partition]
+    stable = min(metadata.stable(TOPIC, [partition])[partition], end)
+    hidden = any(message.key() == key for message in _records(cluster, partition, stable, end, uncommitted=True))
     found = None
-    for message in _committed_records(cluster, partition, end):
+    for message in _records(cluster, partition, OFFSET_BEGINNING, end if hidden else stable, uncommitted=False):
         if message.key() == key:
             found = _from_json(message.value())
     return found
 
 
-def _committed_records(cluster: KafkaCluster, partition: int, end: int) -> Iterator[Message]:
+def _records(cluster: KafkaCluster, partition: int, start: int, end: int, *, uncommitted: bool) -> Iterator[Message]:
+    """Records from ``start`` until the position is at ``end``."""
     cannot = f"partition {partition} of topic {TOPIC} on cluster {cluster.name!r} cannot be read to its end"
+    if max(start, 0) >= end:
+        return
     deadline = time.monotonic() + _SECONDS
-    consumer = cluster.consumer()
-    reached = 0
+    consumer = cluster.consumer(uncommitted=uncommitted)
+    reached = start
     try:
         with mapped(cannot):
-            consumer.assign([TopicPartition(TOPIC, partition, OFFSET_BEGINNING)])
+            consumer.assign([TopicPartition(TOPIC, partition, start)])
             while reached < end:
                 if time.monotonic() > deadline:
                     raise UnavailableError(

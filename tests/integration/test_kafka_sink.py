@@ -289,6 +289,21 @@ def test_a_marker_behind_another_job_s_transaction_is_waited_for(
     assert target.visible() == [1]
 
 
+def test_another_job_s_transaction_behind_our_marker_is_not_waited_for(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be that of another sink of the same job, which is fenced only after this one has recovered."""
+    writer = target.ready()
+    writer.commit(prepared(writer, target.epoch(1), rows(1)))
+    pre_commit = prepared(writer, target.epoch(2), rows(2))
+    with target.kafka.transaction() as other:
+        other.producer.produce(commit_marker.TOPIC, b"{}", b"another job", marker_partition(target))
+        assert other.producer.flush(30) == 0
+        monkeypatch.setattr(commit_marker, "_SECONDS", 20.0)
+        target.writer().recover(pre_commit)
+        assert target.visible() == [1, 2]
+
+
 def test_staged_records_that_are_gone_are_an_error(target: Target) -> None:
     pre_commit = prepared(target.ready(), target.epoch(1), rows(1))
     target.store.blobs.delete(pre_commit["staging"][0])
