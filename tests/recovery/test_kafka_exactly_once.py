@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,10 @@ def job(kafka: KafkaHelper, tmp_path: Path) -> KafkaJob:
     return KafkaJob(f"job-{uuid.uuid4().hex[:8]}", kafka.bootstrap, str(tmp_path / "store"), topics, EPOCHS)
 
 
+def with_timeout(job: KafkaJob, milliseconds: int) -> KafkaJob:
+    return replace(job, options={"transaction.timeout.ms": milliseconds})
+
+
 def numbers(kafka: KafkaHelper, job: KafkaJob) -> list[list[int]]:
     return [sorted(json.loads(value or b"")["n"] for value in kafka.values(topic)) for topic in job.topics]
 
@@ -49,6 +54,8 @@ def open_transaction(kafka: KafkaHelper, topic: str) -> bool:
 
 
 def test_snk_04_killed_at_every_point_in_turn(kafka: KafkaHelper, job: KafkaJob) -> None:
+    # Two sinks may share a partition of markers: what a killed one left open then ends by its timeout.
+    job = with_timeout(job, 5000)
     program = [sys.executable, str(Path(__file__).with_name("kafka_job.py")), job.dump()]
     killed = []
     for point in CRASH_POINTS:
@@ -61,7 +68,7 @@ def test_snk_04_killed_at_every_point_in_turn(kafka: KafkaHelper, job: KafkaJob)
 
 
 def test_kaf_05_a_transaction_timed_out_before_its_commit(kafka: KafkaHelper, job: KafkaJob) -> None:
-    job = KafkaJob(**{**json.loads(job.dump()), "options": {"transaction.timeout.ms": 1000}})
+    job = with_timeout(job, 1000)
     held: list[Any] = []
 
     def hold(point: str) -> None:
