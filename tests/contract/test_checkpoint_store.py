@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
@@ -105,6 +105,7 @@ values = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.text(), values, max_size=4), st.dictionaries(st.text(), values, max_size=3))
 def test_records_round_trip(positions: dict[str, Json], values: dict[str, Json]) -> None:
     record = checkpoint(0, positions=positions, operators={"o": OperatorStateRef(1, "f", values)})
@@ -117,6 +118,7 @@ def test_an_attempt_is_used_once(checkpoints: CheckpointStore) -> None:
         checkpoints.save(checkpoint(1), {})
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_a_damaged_record_is_refused_by_name(data: st.DataObject) -> None:
     whole = encode(checkpoint(1, positions={"s": {"next": 17}}))

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.kernel.errors import SchemaError
@@ -129,6 +129,7 @@ def test_other_types() -> None:
 decimals = st.decimals(min_value=-(10**29), max_value=10**29, places=8, allow_nan=False)
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(
