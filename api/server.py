@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import logging
 import socket
 from dataclasses import replace
 from typing import Final
@@ -13,6 +14,7 @@ from api.app import Settings, create_app
 from headrace.jobs.config import Config
 from headrace.kernel.errors import ConfigError, DependencyError
 
+_log: Final = logging.getLogger("uvicorn.error")
 DEFAULT_HOST: Final = "127.0.0.1"
 DEFAULT_PORT: Final = 8470
 _BACKLOG: Final = 2048
@@ -55,8 +57,18 @@ def run(host: str, port: int, settings: Settings, *, allow_remote: bool = False)
         )
     listener = _listen(address, port)
     app = create_app(replace(settings, remote=settings.remote or not address.is_loopback))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="info", access_log=False, server_header=False))
-    server.run(sockets=[listener])
+    _Server(uvicorn.Config(app, log_level="info", access_log=False, server_header=False)).run(sockets=[listener])
+
+
+class _Server(uvicorn.Server):
+    """Says where it answers; the library does so only for sockets that it has opened itself."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """See :class:`uvicorn.Server`."""
+        await super().startup(sockets)
+        for listener in sockets or ():
+            host, port = listener.getsockname()[:2]
+            _log.info("serving http://%s:%d", f"[{host}]" if ":" in host else host, port)
 
 
 def _resolve(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:

@@ -228,6 +228,7 @@ def test_kills_at_any_moment_leave_no_job_behind(service: Service) -> None:
 
 def test_a_second_service(service: Service, tmp_path: Path) -> None:
     service.start()
+    assert f"serving http://127.0.0.1:{service.port}" in (tmp_path / "service.log").read_text()
     taken = service.launch()
     assert taken.wait(60) == 2
     assert "cannot be listened on" in (tmp_path / "service.log").read_text()
