@@ -17,7 +17,7 @@ from headrace.jobs.compile_sinks import build_sink
 from headrace.jobs.compile_sources import build_source
 from headrace.jobs.compile_steps import build_lookup_table, build_step
 from headrace.jobs.config import Config
-from headrace.jobs.graph import JobGraph, Ref, StepNode, build_graph
+from headrace.jobs.graph import JobGraph, StepNode, build_graph
 from headrace.jobs.spec import JobSpec, TableHistory, WindowStep
 from headrace.kernel import columns
 from headrace.kernel.errors import SpecError
@@ -99,10 +99,10 @@ class CompiledJob:
         for sink in self.nodes.sinks:
             covers = None if self._behind_state(sink.input) else self.nodes.source_of(sink.input)
             target = build_sink(sink, self.config, self.catalogs)
-            nodes.append(SinkNode(sink.id, _stream(sink.input), target, covers))
+            nodes.append(SinkNode(sink.id, sink.input, target, covers))
         return Graph(nodes)
 
-    def _steps_above(self, ref: Ref) -> list[StepNode]:
+    def _steps_above(self, ref: Stream) -> list[StepNode]:
         by_id = {node.id: node for node in self.nodes.steps}
         above = []
         while ref.node in by_id:
@@ -110,7 +110,7 @@ class CompiledJob:
             ref = by_id[ref.node].input
         return above
 
-    def _behind_state(self, ref: Ref) -> bool:
+    def _behind_state(self, ref: Stream) -> bool:
         return any(isinstance(node.step, WindowStep) for node in self._steps_above(ref))
 
     def _event_time(self, node: StepNode) -> str | None:
@@ -146,16 +146,16 @@ def check_columns(job: CompiledJob) -> None:
         SpecError: A step names a column that is not there, or does not fit its type; with file and line.
     """
     graph = job.sketch()
-    schemas = {Ref(name): source.schema for name, source in job.sources.items()}
-    schemas |= {Ref(name, ERRORS): columns.ERRORS for name in job.sources}
+    schemas = {Stream(name): source.schema for name, source in job.sources.items()}
+    schemas |= {Stream(name, ERRORS): columns.ERRORS for name in job.sources}
     for step in job.nodes.steps:
         node = graph.node(step.id)
         with _located(job.spec, step):
             if isinstance(node, StatefulNode):
-                schemas[Ref(step.id)] = window_schema(node.operator, schemas[step.input])
-                schemas[Ref(step.id, LATE)] = schemas[step.input]
+                schemas[Stream(step.id)] = window_schema(node.operator, schemas[step.input])
+                schemas[Stream(step.id, LATE)] = schemas[step.input]
             elif isinstance(node, TransformNode):
-                schemas[Ref(step.id)] = output_schema(node.transform, schemas[step.input])
+                schemas[Stream(step.id)] = output_schema(node.transform, schemas[step.input])
 
 
 @contextmanager
@@ -169,11 +169,7 @@ def _located(spec: JobSpec, node: StepNode) -> Iterator[None]:
         ) from error
 
 
-def _stream(ref: Ref) -> Stream:
-    return Stream(ref.node, ref.port)
-
-
 def _node(node: StepNode, built: Transform | StatefulOperator) -> TransformNode | StatefulNode:
     if isinstance(node.step, WindowStep):
-        return StatefulNode(node.id, _stream(node.input), built)  # type: ignore[arg-type] # build_step's contract
-    return TransformNode(node.id, _stream(node.input), built)  # type: ignore[arg-type] # build_step's contract
+        return StatefulNode(node.id, node.input, built)  # type: ignore[arg-type] # build_step's contract
+    return TransformNode(node.id, node.input, built)  # type: ignore[arg-type] # build_step's contract

@@ -9,7 +9,7 @@ import polars as pl
 from catalog.catalogs import Catalogs
 from headrace.jobs.column_types import parse_schema, type_name
 from headrace.jobs.config import Config
-from headrace.jobs.graph import JobGraph, Ref
+from headrace.jobs.graph import JobGraph
 from headrace.jobs.spec import (
     BoundaryColumns,
     BoundaryOffsets,
@@ -23,6 +23,7 @@ from headrace.jobs.spec import (
 from headrace.kafka.cluster import KafkaCluster
 from headrace.kernel import columns as system
 from headrace.kernel.protocols import ERRORS, Json
+from headrace.runtime.graph import Stream
 from hybrid_source.boundary import BoundaryRule, EmptyHistory, ExplicitOffsets, OffsetColumns, RecordedBoundary
 from hybrid_source.history import History
 from hybrid_source.history_stage import LakeHistory, OffsetNames
@@ -60,7 +61,7 @@ def build_source(spec: JobSpec, nodes: JobGraph, name: str, config: Config, cata
             event_time=time.column if time else None,
             offsets=_offset_names(source),
         )
-    routed = bool(nodes.readers(Ref(name, ERRORS)))
+    routed = bool(nodes.readers(Stream(name, ERRORS)))
     return HybridSource(
         name, _visible(source, payload), history, tail, time, fail_on_error=source.on_error == "fail" and not routed
     )

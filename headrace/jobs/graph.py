@@ -24,6 +24,7 @@ from headrace.jobs.spec import (
 )
 from headrace.kernel.errors import SpecError
 from headrace.kernel.protocols import ERRORS, LATE, MAIN
+from headrace.runtime.graph import Stream
 
 _STEP_KINDS: Final[Mapping[type[AnyStep], str]] = {
     FilterStep: "filter",
@@ -35,24 +36,13 @@ _STEP_KINDS: Final[Mapping[type[AnyStep], str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Ref:
-    """One output of one node."""
-
-    node: str
-    port: str = MAIN
-
-    def __str__(self) -> str:
-        return self.node if self.port == MAIN else f"{self.node}.{self.port}"
-
-
-@dataclass(frozen=True, slots=True)
 class StepNode:
     """A step of the graph. ``path`` is where it stands in the spec, for :meth:`JobSpec.problem`."""
 
     id: str
     kind: str
     step: AnyStep
-    input: Ref
+    input: Stream
     path: tuple[str | int, ...]
 
 
@@ -63,7 +53,7 @@ class SinkNode:
     id: str
     kind: str
     sink: AnySink
-    input: Ref
+    input: Stream
     path: tuple[str | int, ...]
 
 
@@ -75,14 +65,14 @@ class JobGraph:
     steps: Sequence[StepNode]
     sinks: Sequence[SinkNode]
 
-    def source_of(self, ref: Ref) -> str:
+    def source_of(self, ref: Stream) -> str:
         """The name of the source from which the rows of ``ref`` come."""
         by_id = {node.id: node for node in self.steps}
         while ref.node in by_id:
             ref = by_id[ref.node].input
         return ref.node
 
-    def readers(self, ref: Ref) -> list[StepNode | SinkNode]:
+    def readers(self, ref: Stream) -> list[StepNode | SinkNode]:
         """The nodes that read ``ref``."""
         nodes: list[StepNode | SinkNode] = [*self.steps, *self.sinks]
         return [node for node in nodes if node.input == ref]
@@ -228,11 +218,11 @@ def _resolve_sinks(spec: JobSpec, steps: Sequence[StepNode]) -> list[SinkNode]:
     return nodes
 
 
-def _resolve_default(spec: JobSpec, steps: Sequence[StepNode], path: tuple[str | int, ...], what: str) -> Ref:
+def _resolve_default(spec: JobSpec, steps: Sequence[StepNode], path: tuple[str | int, ...], what: str) -> Stream:
     if steps:
-        return Ref(steps[-1].id)
+        return Stream(steps[-1].id)
     if len(spec.sources) == 1:
-        return Ref(next(iter(spec.sources)))
+        return Stream(next(iter(spec.sources)))
     raise spec.problem(
         *path, message=f"{what} must say which source it reads", hint=f"from: {' or '.join(sorted(spec.sources))}"
     )
@@ -240,7 +230,7 @@ def _resolve_default(spec: JobSpec, steps: Sequence[StepNode], path: tuple[str |
 
 def _resolve_ref(
     spec: JobSpec, text: str, ports: Mapping[str, Sequence[str]], path: tuple[str | int, ...], later: Sequence[str]
-) -> Ref:
+) -> Stream:
     node, _, port = text.partition(".")
     if node not in ports:
         if node in later:
@@ -248,7 +238,7 @@ def _resolve_ref(
         raise _from_problem(spec, path, f"there is no source or step named {node!r}", suggest(node, ports))
     if port and port not in ports[node]:
         raise _from_problem(spec, path, f"{node!r} has no port {port!r}", suggest(port, ports[node]))
-    return Ref(node, port or MAIN)
+    return Stream(node, port or MAIN)
 
 
 def _from_problem(spec: JobSpec, path: tuple[str | int, ...], message: str, hint: str) -> SpecError:
@@ -273,8 +263,8 @@ def _check_step(spec: JobSpec, graph: JobGraph, node: StepNode) -> None:
 
 def _check_dead_ends(spec: JobSpec, graph: JobGraph) -> None:
     for node in graph.steps:
-        if not graph.readers(Ref(node.id)):
+        if not graph.readers(Stream(node.id)):
             raise spec.problem(*node.path, message=f"nothing reads the output of step {node.id!r}")
     for name in graph.sources:
-        if not graph.readers(Ref(name)):
+        if not graph.readers(Stream(name)):
             raise spec.problem("sources", name, message=f"nothing reads source {name!r}")

@@ -10,12 +10,13 @@ import pytest
 
 import headrace
 from headrace.jobs.column_types import parse_schema, parse_type, type_name
-from headrace.jobs.graph import Ref, build_graph
+from headrace.jobs.graph import build_graph
 from headrace.jobs.loading import load_job, load_job_text
 from headrace.jobs.parse import parse_job
 from headrace.jobs.spec import JobSpec, StartAtTimestamp, TableHistory, WindowStep, json_schema
 from headrace.jobs.spec_yaml import read_yaml
 from headrace.kernel.errors import NotFoundError, SpecError
+from headrace.runtime.graph import Stream
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 YAML_EXAMPLES = sorted(EXAMPLES.rglob("*.yaml"))
@@ -106,12 +107,12 @@ class TestGraph:
             ("window", "lookup"),
         ]
         assert [(node.id, node.input) for node in graph.sinks] == [
-            ("iceberg-lake.flights.hourly", Ref("window")),
-            ("kafka-late", Ref("window", "late")),
-            ("kafka-broken", Ref("flights", "errors")),
+            ("iceberg-lake.flights.hourly", Stream("window")),
+            ("kafka-late", Stream("window", "late")),
+            ("kafka-broken", Stream("flights", "errors")),
         ]
-        assert graph.source_of(Ref("window", "late")) == "flights"
-        assert [node.id for node in graph.readers(Ref("window"))] == ["iceberg-lake.flights.hourly"]
+        assert graph.source_of(Stream("window", "late")) == "flights"
+        assert [node.id for node in graph.readers(Stream("window"))] == ["iceberg-lake.flights.hourly"]
 
     def test_given_ids_keep_their_names_and_default_ids_avoid_them(self) -> None:
         graph = build_graph(spec_with("- filter: dep_delay > 0", "- filter: dep_delay > 0\n    id: filter"))
