@@ -187,6 +187,7 @@ class TestSecrets:
             "token",
             "adls.account-key",
             "basic.auth.user.info",
+            "client_secret",
         ],
     )
     def test_keys_of_secrets(self, key: str) -> None:
