@@ -71,6 +71,7 @@ class HistoryPlan:
     Attributes:
         report: What pruning did.
         residual: Conditions that prune no file (they still filter rows).
+        predicate: The exact condition on rows: the job's own, what the plan pushed down, and the trim.
         files_filter: The Iceberg filter that files are pruned by, as text; None when there is none.
     """
 
@@ -91,7 +92,7 @@ class HistoryPlan:
         self._splits = splits
         self._stored = stored
         self._columns = query.columns
-        self._predicate = query.rows_predicate(stored)
+        self.predicate = query.rows_predicate(stored)
         self._scan = scan
         self._check = check
 
@@ -106,7 +107,7 @@ class HistoryPlan:
         for split in self._splits.splits_from(cursor):
             self._check(split)
             yield HistorySplit(
-                shape(self._scan(split), self._stored, self._columns, self._predicate),
+                shape(self._scan(split), self._stored, self._columns, self.predicate),
                 split.cursor,
                 split.watermark,
                 split.records,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import polars as pl
 
@@ -12,6 +12,7 @@ from headrace.kernel.boundary import Boundary
 from headrace.kernel.protocols import Json, ReadRequest
 from hybrid_source.boundary import BoundaryContext, BoundaryRule, resolve_boundary
 from hybrid_source.history import History, HistoryPlan, HistoryQuery, Trim
+from hybrid_source.splits import SplitTarget
 from hybrid_source.stages import HistoryBatch, Resolution
 
 
@@ -39,6 +40,7 @@ class LakeHistory:
         where: The job's restriction of the history.
         event_time: The event-time column.
         offsets: The columns to trim by, where the history has them.
+        target: How much work one split is.
     """
 
     open_history: Callable[[Json], History]
@@ -47,6 +49,7 @@ class LakeHistory:
     where: pl.Expr | None = None
     event_time: str | None = None
     offsets: OffsetNames = OffsetNames()
+    target: SplitTarget = field(default_factory=SplitTarget)
 
     def pin(self) -> Json:
         """See :meth:`hybrid_source.stages.HistoryStage.pin`."""
@@ -60,7 +63,12 @@ class LakeHistory:
         """See :meth:`hybrid_source.stages.HistoryStage.open`."""
         history = self.open_history(pin)
         query = HistoryQuery(
-            request.columns, request.predicate, self.where, self.event_time, self._trim(history.stored, trim)
+            request.columns,
+            request.predicate,
+            self.where,
+            self.event_time,
+            self._trim(history.stored, trim),
+            self.target,
         )
         return OpenLakeHistory(history.plan(query))
 

@@ -30,6 +30,7 @@ from hybrid_source.history_stage import LakeHistory, OffsetNames
 from hybrid_source.hybrid import EventTime, HybridSource
 from hybrid_source.iceberg_history import open_iceberg
 from hybrid_source.parquet_history import open_parquet
+from hybrid_source.splits import SplitTarget
 from hybrid_source.tail import AtOffsets, AtTime, KafkaTail, Start
 from operators.expressions import row_expression
 
@@ -60,6 +61,7 @@ def build_source(spec: JobSpec, nodes: JobGraph, name: str, config: Config, cata
             where=where,
             event_time=time.column if time else None,
             offsets=_offset_names(source),
+            target=SplitTarget(source.history.split_rows) if source.history.split_rows else SplitTarget(),
         )
     routed = bool(nodes.readers(Stream(name, ERRORS)))
     return HybridSource(

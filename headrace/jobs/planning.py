@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import polars as pl
+
 from headrace.jobs.compile import CompiledJob
+from headrace.jobs.graph import SinkNode
 from headrace.jobs.plan import (
     BoundaryPlan,
     HistoryPlan,
@@ -16,6 +19,9 @@ from headrace.jobs.plan import (
     TailPlan,
 )
 from headrace.jobs.spec import IcebergSink, IcebergTable
+from headrace.kafka.cluster import KafkaCluster
+from headrace.kafka.metadata import KafkaMetadata
+from headrace.kernel.errors import NotFoundError
 from headrace.kernel.protocols import Json, ReadRequest
 from headrace.runtime.graph import Graph, StatefulNode, TransformNode
 from headrace.runtime.pushdown import requests
@@ -91,7 +97,7 @@ def _history(job: CompiledJob, source: HybridSource, request: ReadRequest, at: H
         columns=_columns(source, request),
         columns_total=len(source.schema),
         files_predicate=plan.files_filter,
-        rows_predicate=_text(request),
+        rows_predicate=_text(plan.predicate),
         residual=[str(condition) for condition in plan.residual],
         files=plan.report.files,
         files_total=plan.report.files_total,
@@ -114,7 +120,7 @@ def _tail(job: CompiledJob, source: HybridSource, request: ReadRequest, at: Hybr
         cluster=wanted.cluster,
         columns=_columns(source, request),
         columns_total=len(source.schema),
-        rows_predicate=_text(request),
+        rows_predicate=_text(request.predicate),
         partitions=[
             PartitionPlan(partition, start, end, starts.get(partition))
             for partition, (start, end) in sorted(ranges.items())
@@ -126,8 +132,8 @@ def _columns(source: HybridSource, request: ReadRequest) -> Sequence[str]:
     return list(source.schema if request.columns is None else request.columns)
 
 
-def _text(request: ReadRequest) -> str | None:
-    return None if request.predicate is None else str(request.predicate)
+def _text(predicate: pl.Expr | None) -> str | None:
+    return None if predicate is None else str(predicate)
 
 
 def _operators(job: CompiledJob, graph: Graph) -> Sequence[OperatorPlan]:
@@ -153,6 +159,19 @@ def _sinks(job: CompiledJob, schemas: Schemas) -> Sequence[SinkPlan]:
             node.sink.iceberg.table if isinstance(node.sink, IcebergSink) else node.sink.kafka.topic,
             job.spec.delivery,
             list(schemas.sinks[node.id]),
+            _exists(job, node),
         )
         for node in job.nodes.sinks
     ]
+
+
+def _exists(job: CompiledJob, node: SinkNode) -> bool:
+    try:
+        if isinstance(node.sink, IcebergSink):
+            job.catalogs.load(node.sink.iceberg.table)
+        else:
+            target = node.sink.kafka
+            KafkaMetadata(KafkaCluster(target.cluster, job.config.kafka_cluster(target.cluster))).describe(target.topic)
+    except NotFoundError:
+        return False
+    return True

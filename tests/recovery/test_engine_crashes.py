@@ -1,5 +1,6 @@
 """The epoch engine on scripted parts: every crash point, failures, fencing; nothing lost, nothing doubled."""
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -13,6 +14,7 @@ from headrace.runtime.job import CheckpointPolicy, RunOptions
 from headrace.runtime.observer import SilentObserver, StopSignal
 from headrace.runtime.restarts import run
 from headrace.state.checkpoint import CheckpointStore
+from headrace.state.stores import JobStore
 from headrace.testing import (
     CRASH_POINTS,
     MemorySink,
@@ -163,6 +165,53 @@ def test_failed_instance_does_not_take_the_job_back_from_its_successor():
     with pytest.raises(FencedError):
         go(program(Disturbed(ticks(4), 2, once(taken_then_fail)), table), store, ONE_EPOCH)
     assert store.head.read().owner == "another instance"
+
+
+class Hanging:
+    """A blob store whose ``nth`` put of a record hangs until it is let go."""
+
+    def __init__(self, blobs, nth):
+        self._blobs = blobs
+        self._left = nth
+        self.let_go = threading.Event()
+        self.went_on = threading.Event()
+
+    def put(self, name, data):
+        if name.endswith("record.json"):
+            self._left -= 1
+            if self._left == 0:
+                self.let_go.wait(60)
+                self.went_on.set()
+        self._blobs.put(name, data)
+
+    def __getattr__(self, name):
+        return getattr(self._blobs, name)
+
+
+def test_checkpoint_that_hangs_fails_its_epoch_and_cannot_decide_later():
+    table = MemoryTable()
+    memory = memory_store()
+    hanging = Hanging(memory.blobs, nth=3)
+    store = JobStore(hanging, memory.head)
+    result = go(program(ticks(5), table), store, CheckpointPolicy(interval_us=0, timeout_s=0.5))
+    assert result.restarts == 1
+    assert table.rows()["k"].to_list() == list(range(15))
+    decided = memory.head.read()
+    hanging.let_go.set()
+    assert hanging.went_on.wait(30)
+    assert go(program(ticks(5), table), store).records == 0
+    assert memory.head.read().record == decided.record
+
+
+def test_job_fails_after_the_tolerated_number_of_failed_epochs():
+    def fail():
+        raise UnavailableError("gone for good")
+
+    table = MemoryTable()
+    policy = CheckpointPolicy(interval_us=0, timeout_s=30, tolerated_failures=1)
+    with pytest.raises(UnavailableError, match="gone for good"):
+        go(program(Disturbed(ticks(4), 2, fail), table), memory_store(), policy)
+    assert table.rows()["k"].to_list() == list(range(6))
 
 
 def test_stop_ends_at_an_epoch_and_the_next_run_goes_on():

@@ -1,0 +1,59 @@
+"""A plan says what would be read and written, and writes nothing but the job's (empty) store."""
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from headrace.jobs.compile import CompiledJob, compile_job
+from headrace.jobs.config import load_config
+from headrace.jobs.loading import load_job_text
+from headrace.jobs.planning import plan_job
+from headrace.jobs.run import run_job
+from headrace.kernel.protocols import Determinism
+from headrace.runtime.job import RunOptions
+from headrace.runtime.observer import SilentObserver, StopSignal
+
+ROWS = pl.DataFrame({"k": ["a", "b"] * 50, "v": range(100)})
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> CompiledJob:
+    ROWS.write_parquet(tmp_path / "in.parquet", row_group_size=10)
+    text = f"""
+name: planned
+sources:
+  s:
+    history: {{parquet: "{tmp_path}/in.parquet", where: "k = 'a'", split_rows: 20}}
+steps:
+  - filter: v > 9
+  - select: [v]
+sinks:
+  - iceberg: {{table: local.ns.out, create: true}}
+"""
+    return compile_job(load_job_text(text, "job.yaml"), load_config(state_path=tmp_path / "state", cwd=tmp_path))
+
+
+def test_plan_shows_the_jobs_own_restriction_and_the_pushed_predicate(job: CompiledJob) -> None:
+    history = plan_job(job).sources[0].history
+    assert history is not None
+    assert '"k"' in (history.rows_predicate or "")
+    assert '"v"' in (history.rows_predicate or "")
+    assert list(history.columns) == ["v"]
+    assert plan_job(job).determinism is Determinism.EXACT
+
+
+def test_plan_tells_whether_targets_exist(job: CompiledJob) -> None:
+    assert plan_job(job).sinks[0].exists is False
+    run_job(job.spec, job.config, RunOptions("caught-up"), SilentObserver(), StopSignal())
+    assert plan_job(job).sinks[0].exists is True
+
+
+def test_split_rows_decide_how_large_splits_are(job: CompiledJob) -> None:
+    source = job.sources["s"]
+    at = source.plan()
+    assert source.history is not None
+    from headrace.kernel.protocols import ReadRequest
+
+    splits = list(source.history.open(ReadRequest(["v"]), at.pin, None).read(None))
+    assert [split.records for split in splits] == [20] * 5
