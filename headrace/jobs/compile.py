@@ -18,7 +18,8 @@ from headrace.jobs.compile_sources import build_source
 from headrace.jobs.compile_steps import build_lookup_table, build_step
 from headrace.jobs.config import Config
 from headrace.jobs.graph import JobGraph, StepNode, build_graph
-from headrace.jobs.spec import JobSpec, TableHistory, WindowStep
+from headrace.jobs.names import suggest
+from headrace.jobs.spec import JobSpec, KafkaSink, TableHistory, WindowStep
 from headrace.kernel import columns
 from headrace.kernel.errors import SpecError
 from headrace.kernel.protocols import ERRORS, LATE, Json, LookupTable, StatefulOperator, Transform
@@ -156,6 +157,19 @@ def check_columns(job: CompiledJob) -> None:
                 schemas[Stream(step.id, LATE)] = schemas[step.input]
             elif isinstance(node, TransformNode):
                 schemas[Stream(step.id)] = output_schema(node.transform, schemas[step.input])
+    for index, sink in enumerate(job.nodes.sinks):
+        wanted = sink.sink.kafka.key if isinstance(sink.sink, KafkaSink) else ()
+        for column in wanted:
+            if column not in schemas[sink.input]:
+                raise job.spec.problem(
+                    "sinks",
+                    index,
+                    "kafka",
+                    "key",
+                    message=f"key column {column!r} does not reach sink {sink.id!r}",
+                    hint=suggest(column, schemas[sink.input]) or f"columns: {', '.join(schemas[sink.input])}",
+                    code="COLUMN_NOT_FOUND",
+                )
 
 
 @contextmanager

@@ -85,6 +85,7 @@ class Attempt:
         self._meter = meter
         self.epoch = record.epoch if record else 0
         self.epochs_done = 0
+        self.opened = False
         self._queue: queue.Queue[Item] = queue.Queue(DEPTH)
         self._pumps: dict[str, Pump] = {}
         self._readers: dict[str, SourceReader] = {}
@@ -109,6 +110,7 @@ class Attempt:
         clean = False
         try:
             self._open(record)
+            self.opened = True
             for pump in self._pumps.values():
                 pump.start()
             ended = self._loop()

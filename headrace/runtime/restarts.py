@@ -7,7 +7,7 @@ from typing import Final
 from uuid import uuid4
 
 from headrace.kernel.clock import Clock, SystemClock
-from headrace.kernel.errors import FencedError, HeadraceError, TransactionAbortedError
+from headrace.kernel.errors import FencedError, HeadraceError, TransactionAbortedError, UnavailableError
 from headrace.kernel.protocols import HeadStore
 from headrace.runtime.engine import Attempt
 from headrace.runtime.job import CheckpointPolicy, Program, RunOptions, RunResult
@@ -67,7 +67,9 @@ def run(
         except HeadraceError as error:
             still_mine(store.head, owner)
             failures = 1 if attempt.epochs_done else failures + 1
-            if not _recoverable(error) or failures > policy.tolerated_failures:
+            # What does not answer when a run begins is for the user, or a supervisor, to know at once.
+            never_ran = not restarts and not attempt.opened and isinstance(error, UnavailableError)
+            if never_ran or not _recoverable(error) or failures > policy.tolerated_failures:
                 raise
             restarts += 1
             pause = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (failures - 1)) * random.uniform(0.5, 1.0)  # noqa: S311

@@ -1,5 +1,6 @@
 """A plan says what would be read and written, and writes nothing but the job's (empty) store."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -10,7 +11,8 @@ from headrace.jobs.config import load_config
 from headrace.jobs.loading import load_job_text
 from headrace.jobs.planning import plan_job
 from headrace.jobs.run import run_job
-from headrace.kernel.protocols import Determinism
+from headrace.kernel.errors import SpecError
+from headrace.kernel.protocols import Determinism, ReadRequest
 from headrace.runtime.job import RunOptions
 from headrace.runtime.observer import SilentObserver, StopSignal
 
@@ -53,7 +55,22 @@ def test_split_rows_decide_how_large_splits_are(job: CompiledJob) -> None:
     source = job.sources["s"]
     at = source.plan()
     assert source.history is not None
-    from headrace.kernel.protocols import ReadRequest
-
     splits = list(source.history.open(ReadRequest(["v"]), at.pin, None).read(None))
     assert [split.records for split in splits] == [20] * 5
+
+
+def test_key_column_that_does_not_reach_its_sink_is_refused_at_creation(job: CompiledJob, tmp_path: Path) -> None:
+    text = f"""
+name: keyed
+sources:
+  s:
+    history: {{parquet: "{tmp_path}/in.parquet"}}
+steps:
+  - select: [v]
+sinks:
+  - kafka: {{topic: out, key: [k]}}
+"""
+    spec = load_job_text(text, "job.yaml")
+    config = replace(job.config, kafka={"default": {"bootstrap.servers": "127.0.0.1:1"}})
+    with pytest.raises(SpecError, match=r"job.yaml:9:\d+: sinks\[0\].kafka.key: key column 'k' does not reach"):
+        compile_job(spec, config)
