@@ -252,7 +252,8 @@ class SinkWriter(Protocol):
     def recover(self, pre_commit: PreCommit | None) -> None:
         """Fence every predecessor of this job's sink, then finish ``pre_commit`` if it is not committed yet.
 
-        Called once, first, after this instance has become the owner of the job.
+        Called first, after this instance has become the owner of the job: with None, only to fence, and again with
+        the pre-commit of the last record, if there is one.
 
         Raises:
             FencedError: Another instance has taken over meanwhile.

@@ -84,8 +84,12 @@ class Dataflow:
         for node in self._graph.sinks():
             writer = node.sink.open(self._schemas.sinks[node.id], context)
             self._writers[node.id] = writer
+        # All are fenced before any is finished: a zombie's open transaction in one must not hold up another's.
         for node in self._graph.sinks():
-            self._writers[node.id].recover(pre_commits.get(node.id))
+            self._writers[node.id].recover(None)
+        for node in self._graph.sinks():
+            if node.id in pre_commits:
+                self._writers[node.id].recover(pre_commits[node.id])
 
     def accept(self, results: list[LegResult]) -> None:
         """Take in the collected legs of one batch."""

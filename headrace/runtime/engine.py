@@ -177,8 +177,13 @@ class Attempt:
                     pass
             if self._due():
                 self._barrier(finished=False)
-            self._meter.report(self._observer, self._pumps, self._flow, self.epoch + 1, self._watermarks, self._clock)
+            self._report()
         return True
+
+    def _report(self, phase: Phase | None = None) -> None:
+        self._meter.report(
+            self._observer, self._pumps, self._flow, self.epoch + 1, self._watermarks, self._clock, phase
+        )
 
     def _process(self, item: Computed) -> None:
         if self._origins.get(item.source) == "history" and item.origin == "tail":
@@ -200,11 +205,11 @@ class Attempt:
         # Without state there is nothing to fire: the same job may go on later.
         finished = drain and bool(self._graph.stateful())
         if drain:
-            self._meter.phase = Phase.DRAINING
+            self._report(Phase.DRAINING)
             self._flow.drain()
         if self._moved or finished:
             self._barrier(finished=finished)
-        self._meter.phase = Phase.FINISHED
+        self._report(Phase.FINISHED)
         return finished
 
     # ------------------------------------------------------------------------------------------------------- barrier

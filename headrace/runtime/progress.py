@@ -19,7 +19,6 @@ class Meter:
     """Counters of one run, over all its attempts. Used by the engine's thread only."""
 
     def __init__(self) -> None:
-        self.phase = Phase.STARTING
         self.records = 0
         self.nbytes = 0
         self.epoch_records = 0
@@ -69,15 +68,15 @@ class Meter:
         epoch: int,
         watermarks: Mapping[str, int],
         clock: Clock,
+        phase: Phase | None = None,
     ) -> None:
-        """Tell the observer, if the last time is long enough ago."""
+        """Tell the observer, if the last time is long enough ago, or if the run has come to a ``phase`` of its own."""
         now = clock.monotonic()
-        if now - self._reported < EVERY_S:
+        if phase is None and now - self._reported < EVERY_S:
             return
         self._reported = now
         facts = [pump.progress for pump in pumps.values()]
         in_history = [fact for fact in facts if fact.get("phase") == "history"]
-        self.phase = Phase.HISTORY if in_history else Phase.TAIL
         lag = [
             PartitionLag(at["topic"], at["partition"], at["next"], at["end"])
             for fact in facts
@@ -88,7 +87,7 @@ class Meter:
         pending = flow.counters
         observer.on_progress(
             Progress(
-                self.phase,
+                phase or (Phase.HISTORY if in_history else Phase.TAIL),
                 epoch,
                 self.records,
                 self._rate(now),
