@@ -106,6 +106,12 @@ class Attempt:
         if record is not None and record.finished:
             self._open(record)
             self._close(abort=False)
+            self._event(
+                Level.INFO,
+                "already-finished",
+                f"the job was drained at epoch {record.epoch}; give it another uid to run it afresh",
+                epoch=record.epoch,
+            )
             return True
         clean = False
         try:
