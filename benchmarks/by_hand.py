@@ -36,8 +36,11 @@ def history(files: list[str], every: str, aggregates: dict[str, str], by: list[s
 
 
 def summary(found: pl.DataFrame, names: list[str]) -> dict[str, Any]:
-    """Facts of a result by which two ways to it are compared: its height, and a sum for each aggregate."""
-    return {"windows": found.height, **{name: round(float(found[name].sum()), 3) for name in names}}
+    """Facts of a result by which two ways to it are compared: its height, and a sum for each aggregate.
+
+    To nine digits: Polars adds floats in the order in which its threads get to them.
+    """
+    return {"windows": found.height, **{name: f"{found[name].sum():.9g}" for name in names}}
 
 
 def tail(bootstrap: str, topic: str) -> Cost:

@@ -23,7 +23,7 @@ from headrace.kernel.protocols import Json
 from headrace.runtime import restarts
 from headrace.runtime.graph import Graph, SinkNode
 from headrace.runtime.job import RunOptions
-from headrace.runtime.observer import EpochReport, SilentObserver, StopSignal
+from headrace.runtime.observer import EpochReport, Progress, SilentObserver, StopSignal
 from headrace.state.stores import open_store
 from headrace.testing import MemorySink, MemoryTable
 
@@ -31,10 +31,14 @@ _TO_THE_END: Final = RunOptions(until="caught-up")
 
 
 class Epochs(SilentObserver):
-    """Keeps the reports of epochs."""
+    """Keeps the reports of epochs, and how many rows were in the state now and then."""
 
     def __init__(self) -> None:
         self.reports: list[EpochReport] = []
+        self.state_rows: list[int] = []
+
+    def on_progress(self, progress: Progress) -> None:
+        self.state_rows.append(progress.state_rows)
 
     def on_epoch(self, report: EpochReport) -> None:
         self.reports.append(report)
@@ -72,6 +76,7 @@ def history(
     facts = summary(found, list(aggregates))
     if checkpoint:
         facts["epochs"] = [[epoch.run_s, epoch.checkpoint_s, epoch.commit_s] for epoch in observer.reports]
+        facts["state_rows"] = observer.state_rows
     return replace(cost, facts=facts)
 
 
@@ -117,8 +122,8 @@ class IntoMemory:
     def uid(self) -> str:
         return self.job.uid
 
-    def pin(self) -> Mapping[str, Json]:
-        return self.job.pin()
+    def pin(self, recorded: Mapping[str, Json]) -> Mapping[str, Json]:
+        return self.job.pin(recorded)
 
     def graph(self, pins: Mapping[str, Json]) -> Graph:
         nodes = self.job.graph(pins).nodes

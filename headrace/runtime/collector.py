@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Final
 
 _YOUNG: Final = 50_000
-"""Container objects between two collections. A poll of the tail makes some ten thousand, which die by reference count."""
+"""Container objects between two collections; a poll of the tail makes some ten thousand that need none."""
 
 _lock: Final = threading.Lock()
 _thresholds: Final[list[tuple[int, int, int]]] = []
