@@ -8,7 +8,7 @@ from typing import Final
 
 import polars as pl
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # not in its __all__
 
 SCHEMA: Final = {
     "id": "bigint",
