@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import sys
 import threading
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -167,7 +168,9 @@ def _prepared_sqlite(uri: str) -> str:
 
 def _bound_waiting(catalog: Catalog) -> None:
     """Give a REST catalog's session a time limit: pyiceberg sets none, and a silent server would hold a job."""
-    from pyiceberg.catalog.rest import RestCatalog
+    rest = sys.modules.get("pyiceberg.catalog.rest")
+    if rest is None:  # no REST catalog has been opened, and the module is slow to import
+        return
     from requests.adapters import HTTPAdapter
 
     class Limited(HTTPAdapter):
@@ -175,7 +178,7 @@ def _bound_waiting(catalog: Catalog) -> None:
             kwargs["timeout"] = kwargs.get("timeout") or _REST_TIMEOUT
             return super().send(request, **kwargs)
 
-    if isinstance(catalog, RestCatalog) and type(catalog._session.get_adapter(catalog.uri)) is HTTPAdapter:  # noqa: SLF001 - pyiceberg has no option for it
+    if isinstance(catalog, rest.RestCatalog) and type(catalog._session.get_adapter(catalog.uri)) is HTTPAdapter:  # noqa: SLF001 - pyiceberg has no option for it
         catalog._session.mount("http://", Limited())  # noqa: SLF001 - as above
         catalog._session.mount("https://", Limited())  # noqa: SLF001 - as above
 

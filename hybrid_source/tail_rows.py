@@ -81,15 +81,14 @@ class RowBuilder:
         values = records.values()
         decoded = self._decoder.decode(values)
         columns = [*decoded.frame.get_columns(), *records.metadata(self._metadata, self._topic, decoded)]
-        maybe_late = False
+        stamps, maybe_late = None, False
         if self._event_time is not None:
             times = event_times(decoded.frame[self._event_time.column])
             stamps = watermark.rows(_partitions(records, decoded), times)
-            maybe_late = bool((times < stamps).any())
-            if self._stamped:
-                columns.append(stamps.alias(system.ROW_WATERMARK))
-        elif self._stamped:
-            columns.append(pl.Series(system.ROW_WATERMARK, [None] * decoded.height, dtype=pl.Int64))
+            maybe_late = stamps is not None and bool((times < stamps).any())
+        if self._stamped:
+            never = pl.repeat(None, decoded.height, dtype=pl.Int64, eager=True)
+            columns.append((never if stamps is None else stamps).alias(system.ROW_WATERMARK))
         frame = pl.DataFrame(columns)
         if self._predicate is not None:
             frame = frame.filter(self._predicate)

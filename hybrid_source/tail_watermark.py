@@ -47,10 +47,11 @@ def row_watermarks(
     return rows.select(pl.max_horizontal(own, pl.lit(floor, dtype=pl.Int64)).alias("w"))["w"]
 
 
-def max_event_times(partitions: pl.Series, event_times: pl.Series) -> dict[int, int]:
-    """Largest event time by partition, for partitions with one."""
-    rows = pl.DataFrame({"p": partitions, "t": event_times}).drop_nulls("t")
-    return dict(rows.group_by("p").agg(pl.col("t").max()).iter_rows())
+def event_time_bounds(partitions: pl.Series, event_times: pl.Series) -> dict[int, tuple[int, int]]:
+    """Smallest and largest event time by partition, for partitions with one."""
+    rows = pl.DataFrame({"p": partitions, "t": event_times}).group_by("p")
+    found = rows.agg(pl.col("t").min().alias("low"), pl.col("t").max().alias("high")).iter_rows()
+    return {partition: (low, high) for partition, low, high in found if low is not None}
 
 
 class TailWatermark:
@@ -97,19 +98,36 @@ class TailWatermark:
         self._max.setdefault(partition, None)
         self._heard[partition] = self._clock.monotonic()
 
-    def rows(self, partitions: pl.Series, event_times: pl.Series) -> pl.Series:
-        """Stamp the next batch's rows (:func:`row_watermarks`), then take their event times in."""
-        stamped = row_watermarks(
-            partitions,
-            event_times,
-            before=self._max,
-            floor=self._value,
-            out_of_orderness_us=self._out_of_orderness_us,
-        )
-        for partition, time in max_event_times(partitions, event_times).items():
-            known = self._max.get(partition)
-            self._max[partition] = time if known is None else max(time, known)
+    def rows(self, partitions: pl.Series, event_times: pl.Series) -> pl.Series | None:
+        """Stamp the next batch's rows (:func:`row_watermarks`), then take their event times in.
+
+        Returns:
+            None where the bounds by partition show already that no row lies below its watermark.
+        """
+        bounds = event_time_bounds(partitions, event_times)
+        stamped = None
+        if not self._punctual(bounds):
+            stamped = row_watermarks(
+                partitions,
+                event_times,
+                before=self._max,
+                floor=self._value,
+                out_of_orderness_us=self._out_of_orderness_us,
+            )
+        for partition, (_, high) in bounds.items():
+            self._max[partition] = self._raised(partition, high)
         return stamped
+
+    def _punctual(self, bounds: Mapping[int, tuple[int, int]]) -> bool:
+        return all(
+            low >= self._raised(partition, high) - self._out_of_orderness_us
+            and (self._value is None or low >= self._value)
+            for partition, (low, high) in bounds.items()
+        )
+
+    def _raised(self, partition: int, time: int) -> int:
+        known = self._max.get(partition)
+        return time if known is None else max(time, known)
 
     def heard(self, partition: int) -> None:
         """A record of the partition has come (with an event time or not)."""

@@ -32,7 +32,7 @@ SYSTEM: Final = pl.Schema({**METADATA, ROW_WATERMARK: pl.Int64()})
 """Metadata plus the row's watermark: microseconds, the event time below which rows were late when this row came.
 
 It is the watermark of the row's own partition made from earlier offsets only, raised to the source's watermark where
-an idle partition let that pass. Null in history: history rows are never late.
+an idle partition let that pass. Null where no row can be late: in history, and in batches of the tail with no late row.
 """
 
 ERRORS: Final = pl.Schema(

@@ -9,6 +9,7 @@ from uuid import uuid4
 from headrace.kernel.clock import Clock, SystemClock
 from headrace.kernel.errors import FencedError, HeadraceError, TransactionAbortedError, UnavailableError
 from headrace.kernel.protocols import HeadStore
+from headrace.runtime.collector import quiet_collector
 from headrace.runtime.engine import Attempt
 from headrace.runtime.job import CheckpointPolicy, Program, RunOptions, RunResult
 from headrace.runtime.observer import Event, Level, Observer, StopSignal
@@ -20,6 +21,7 @@ FIRST_PAUSE_S: Final = 0.5
 LONGEST_PAUSE_S: Final = 30.0
 
 
+@quiet_collector()
 def run(
     program: Program,
     store: JobStore,

@@ -201,7 +201,10 @@ class OpenScriptedTail:
             return None
         rows = pl.concat(frames)
         times = self._stage.log.times(rows)
-        stamped = rows.with_columns(self._watermark.rows(rows[system.PARTITION], times).alias(system.ROW_WATERMARK))
+        stamps = self._watermark.rows(rows[system.PARTITION], times)
+        stamped = rows.with_columns(
+            (pl.lit(None, pl.Int64) if stamps is None else stamps).alias(system.ROW_WATERMARK),
+        )
         nexts = dict(stamped.group_by(system.PARTITION).agg(pl.col(system.OFFSET).max() + 1).iter_rows())
         maxima = self._watermark.max_event_times
         self._at = self._at.with_partitions(

@@ -21,7 +21,7 @@ from hybrid_source.tail_offsets import AtOffsets, TopicOffsets
 from hybrid_source.tail_position import LostRange, PartitionState, TailPosition
 from hybrid_source.tail_rate import RateLimit
 from hybrid_source.tail_rows import RowBuilder
-from hybrid_source.tail_watermark import TailWatermark
+from hybrid_source.tail_watermark import TailWatermark, row_watermarks
 
 rows = st.lists(st.tuples(st.integers(0, 2), st.one_of(st.none(), st.integers(-100, 100))), max_size=30)
 
@@ -37,7 +37,14 @@ def never(_: int) -> bool:
 def stamps(tracker: TailWatermark, part: list[tuple[int, int | None]]) -> list[int | None]:
     partitions = pl.Series([partition for partition, _ in part], dtype=pl.Int32)
     times = pl.Series([time for _, time in part], dtype=pl.Int64)
-    return tracker.rows(partitions, times).to_list()
+    before, floor, behind = dict(tracker.max_event_times), tracker.value, tracker._out_of_orderness_us
+    exact = row_watermarks(partitions, times, before=before, floor=floor, out_of_orderness_us=behind)
+    stamped = tracker.rows(partitions, times)
+    if stamped is None:
+        assert not (times < exact).any()
+    else:
+        assert stamped.to_list() == exact.to_list()
+    return exact.to_list()
 
 
 @settings(max_examples=200, deadline=None)
@@ -61,6 +68,15 @@ def test_row_watermarks_equal_the_slow_rule_however_rows_are_batched(
     full = min(largest.values()) - out_of_orderness if len(largest) == 3 else None
     bounds = [value for value in (full, floor) if value is not None]
     assert watermark == (max(bounds) if bounds else None)
+
+
+def test_a_batch_within_the_disorder_is_not_stamped() -> None:
+    tracker = TailWatermark(ManualClock(), {0: 100, 1: None}, 85, out_of_orderness_us=10)
+    partitions, times = pl.Series([0, 1, 0, 1]), pl.Series([105, 90, 95, None])
+    assert tracker.rows(partitions, times) is None
+    assert tracker.max_event_times == {0: 105, 1: 90}
+    assert tracker.rows(partitions, times.set(times == 95, 94)) is not None
+    assert tracker.rows(pl.Series([1]), pl.Series([84])) is not None
 
 
 @settings(max_examples=100, deadline=None)

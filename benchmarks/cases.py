@@ -1,0 +1,166 @@
+"""What is measured, and against which target."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Final
+
+from benchmarks.compare import Result, bounds, pairs, ratio
+from benchmarks.lake import Lake
+from benchmarks.measure import Cost, in_process
+
+HISTORY_TARGET: Final = 0.7
+TAIL_TARGET: Final = 0.6
+MEMORY_TARGET: Final = 1.3
+CHECKPOINT_TARGET: Final = 0.05
+EPOCH_S: Final = 10.0
+
+_AGGREGATES: Final = {"n": "count(*)", "total": "sum(amount)", "least": "min(amount)", "most": "max(amount)"}
+_FLOATS: Final = {"n": "count(*)", "total": "sum(latency)", "least": "min(latency)", "most": "max(latency)"}
+_WINDOWS: Final = {
+    "history_window_1h": ("1h", _AGGREGATES),
+    "history_window_1m": ("1m", _AGGREGATES),
+    "history_window_1h_float_sum": ("1h", _FLOATS),
+}
+_TAILS: Final = {"tail_json_window": "window", "tail_json_3_columns": "columns", "tail_json_6_columns": "all"}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much is measured.
+
+    Attributes:
+        pairs: Pairs for each ratio of costs.
+        memory_pairs: Pairs for the ratio of peaks, which hardly vary.
+        rows_per_file: Rows in each data file.
+        small: Files of the smaller history for memory; the larger one has ten times as many.
+        history: Files for the history's CPU and for checkpoints.
+        records: Records in the topic.
+        epoch_rows: Rows in each epoch of the checkpoint case.
+        jobs: How many of the jobs for history and tail are measured.
+    """
+
+    pairs: int
+    memory_pairs: int
+    rows_per_file: int
+    small: int
+    history: int
+    records: int
+    epoch_rows: int
+    jobs: int = 3
+
+    @property
+    def files(self) -> int:
+        """Files that the table must have."""
+        return max(10 * self.small, self.history)
+
+
+FULL: Final = Plan(11, 3, 1 << 20, 4, 10, 1_000_000, 1 << 20)
+QUICK: Final = Plan(1, 1, 2_000, 1, 3, 2_000, 2_000, 1)
+
+
+def history(plan: Plan, lake: Lake) -> Iterator[Result]:
+    """CPU per row: Polars streaming by hand over Headrace, over the same files and with equal results."""
+    for name, (every, aggregates) in list(_WINDOWS.items())[: plan.jobs]:
+        query = {"folder": str(lake.folder), "every": every, "aggregates": aggregates, "by": ["site"]}
+        files = list(lake.files[: plan.history])
+        snapshot = lake.snapshots[plan.history - 1]
+
+        def by_hand(query: dict[str, Any] = query, files: list[str] = files) -> Cost:
+            return in_process("hand-written history", files=files, **query)
+
+        def ours(query: dict[str, Any] = query, snapshot: int = snapshot) -> Cost:
+            return in_process("headrace history", snapshot=snapshot, checkpoint={}, **query)
+
+        yield _by_cpu(name, pairs(plan.pairs, by_hand, ours), HISTORY_TARGET)
+
+
+def tail(plan: Plan, lake: Lake, bootstrap: str, topic: str) -> Iterator[Result]:
+    """CPU per record: a bare consume loop over Headrace, on one topic of a real broker."""
+    for name, steps in list(_TAILS.items())[: plan.jobs]:
+
+        def ours(steps: str = steps) -> Cost:
+            return in_process("headrace tail", folder=str(lake.folder), bootstrap=bootstrap, topic=topic, steps=steps)
+
+        def bare() -> Cost:
+            return in_process("bare tail", bootstrap=bootstrap, topic=topic)
+
+        yield _by_cpu(name, pairs(plan.pairs, bare, ours), TAIL_TARGET)
+
+
+def memory(plan: Plan, lake: Lake) -> Iterator[Result]:
+    """Peak resident memory of the same job over ten times the history."""
+
+    def job(files: int) -> Cost:
+        return in_process(
+            "headrace history",
+            folder=str(lake.folder),
+            every="1h",
+            aggregates=_AGGREGATES,
+            by=["site"],
+            snapshot=lake.snapshots[files - 1],
+            checkpoint={},
+        )
+
+    measured = [(job(10 * plan.small), job(plan.small)) for _ in range(plan.memory_pairs)]
+    yield ratio(
+        "memory_peak_10x_history",
+        measured,
+        lambda large, small: large.peak_mib / small.peak_mib,
+        MEMORY_TARGET,
+        at_least=False,
+        rows=[measured[0][1].rows, measured[0][0].rows],
+        peak_mib=[round(median(cost.peak_mib for cost in side)) for side in zip(*measured, strict=True)][::-1],
+    )
+
+
+def checkpoint(plan: Plan, lake: Lake) -> Iterator[Result]:
+    """Share of a ten-second epoch that its checkpoint and commits take, measured on many short epochs.
+
+    The job holds hundreds of thousands of groups in windows of a day, which each checkpoint stores as a whole.
+    """
+    cost = in_process(
+        "headrace history",
+        folder=str(lake.folder),
+        every="1d",
+        aggregates=_AGGREGATES,
+        by=["user"],
+        snapshot=lake.snapshots[plan.history - 1],
+        checkpoint={"rows": plan.epoch_rows},
+    )
+    epochs = cost.facts["epochs"]
+    shares = [(stored + committed) / (EPOCH_S + stored + committed) for _, stored, committed in epochs]
+    low, high = bounds(shares)
+    yield Result(
+        "checkpoint_share_of_10s_epoch",
+        "value",
+        median(shares),
+        CHECKPOINT_TARGET,
+        at_least=False,
+        low=low,
+        high=high,
+        details={
+            "epochs": len(epochs),
+            "state_groups": median(cost.facts["state_rows"]),
+            "checkpoint_s": round(median(stored for _, stored, _ in epochs), 4),
+            "commit_s": round(median(committed for _, _, committed in epochs), 4),
+        },
+    )
+
+
+def _by_cpu(name: str, measured: list[tuple[Cost, Cost]], target: float) -> Result:
+    plain, ours = zip(*measured, strict=True)
+    return ratio(
+        name,
+        measured,
+        lambda plain, ours: plain.cpu_s / ours.cpu_s,
+        target,
+        at_least=True,
+        rows=ours[0].rows,
+        plain_cpu_us_per_row=round(median(cost.cpu_us_per_row for cost in plain), 4),
+        headrace_cpu_us_per_row=round(median(cost.cpu_us_per_row for cost in ours), 4),
+        plain_wall_s=round(median(cost.wall_s for cost in plain), 3),
+        headrace_wall_s=round(median(cost.wall_s for cost in ours), 3),
+    )
