@@ -167,6 +167,11 @@ class HybridSource:
         """See :meth:`headrace.kernel.protocols.Source.open`."""
         at = HybridPosition.from_json(position) if position is not None else self.plan()
         if position is not None and self.tail is not None:
+            if at.tail is None:
+                raise SpecError(
+                    f"source {self.name!r} was started without a tail, and has one now",
+                    hint="restore the job without the tail, or give the job another uid",
+                )
             check_identity(at.identity, self.tail.identity())
         return HybridReader(self, request, at)
 
@@ -216,10 +221,17 @@ def check_identity(recorded: TopicIdentity | None, now: TopicIdentity) -> None:
     """Compare the topic that recorded offsets refer to with the one that is there; what is not known is not compared.
 
     Raises:
-        IdentityError: The topic was deleted and created again, or it is another cluster.
+        IdentityError: It is another topic, it was deleted and created again, or it is another cluster.
     """
     if recorded is None:
         return
+    if recorded.topic != now.topic:
+        raise IdentityError(
+            f"recorded offsets are of topic {recorded.topic!r}, the job reads topic {now.topic!r}",
+            hint="restore the job's topic, or give the job another uid to read the other one from its start",
+            code="TOPIC_CHANGED",
+            context={"recorded": recorded.topic, "found": now.topic},
+        )
     for what, then, found in (
         ("cluster id", recorded.cluster_id, now.cluster_id),
         ("topic id", recorded.topic_id, now.topic_id),

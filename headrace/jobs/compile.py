@@ -22,7 +22,7 @@ from headrace.jobs.names import suggest
 from headrace.jobs.spec import JobSpec, KafkaSink, TableHistory, WindowStep
 from headrace.kernel import columns
 from headrace.kernel.errors import SpecError
-from headrace.kernel.protocols import ERRORS, LATE, Json, LookupTable, StatefulOperator, Transform
+from headrace.kernel.protocols import ERRORS, LATE, MAIN, Json, LookupTable, StatefulOperator, Transform
 from headrace.runtime.graph import Graph, Node, SinkNode, SourceNode, StatefulNode, Stream, TransformNode
 from headrace.runtime.job import CheckpointPolicy
 from hybrid_source.hybrid import HybridSource
@@ -98,7 +98,8 @@ class CompiledJob:
                 built = build_step(node, self._event_time(node), tables)
             nodes.append(_node(node, built))
         for sink in self.nodes.sinks:
-            covers = None if self._behind_state(sink.input) else self.nodes.source_of(sink.input)
+            one_to_one = sink.input.port == MAIN and not self._behind_state(sink.input)
+            covers = self.nodes.source_of(sink.input) if one_to_one else None
             target = build_sink(sink, self.config, self.catalogs)
             nodes.append(SinkNode(sink.id, sink.input, target, covers))
         return Graph(nodes)

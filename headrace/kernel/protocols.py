@@ -238,12 +238,19 @@ class EpochId:
 
 @dataclass(frozen=True, slots=True)
 class SinkContext:
-    """What a sink writer is opened with."""
+    """What a sink writer is opened with.
+
+    Attributes:
+        job_uid: The job.
+        lineage: The uninterrupted history of epochs that goes on here.
+        blobs: The job's blob store; a sink writes below ``staging/``.
+        decided: The lineage's last decided epoch; None for a job that begins, whose sinks hold nothing of it yet.
+    """
 
     job_uid: str
     lineage: str
     blobs: BlobStore
-    """The job's blob store; a sink writes below ``staging/``."""
+    decided: int | None = 0
 
 
 class SinkWriter(Protocol):

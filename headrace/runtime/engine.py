@@ -11,12 +11,13 @@ import queue
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import suppress
 from typing import Final
 from uuid import uuid4
 
 from headrace.kernel import crash
 from headrace.kernel.clock import Clock
-from headrace.kernel.errors import GraphChangedError, UnavailableError
+from headrace.kernel.errors import ExternalError, GraphChangedError, UnavailableError
 from headrace.kernel.protocols import (
     BlobStore,
     EpochId,
@@ -103,25 +104,25 @@ class Attempt:
             True when the job is finished: drained, with nothing more to do for a later run.
         """
         record = self._record
-        if record is not None and record.finished:
-            self._open(record)
-            self._close(abort=False)
-            self._event(
-                Level.INFO,
-                "already-finished",
-                f"the job was drained at epoch {record.epoch}; give it another uid to run it afresh",
-                epoch=record.epoch,
-            )
-            return True
         clean = False
         try:
             self._open(record)
             self.opened = True
-            for pump in self._pumps.values():
-                pump.start()
-            ended = self._loop()
-            finished = self._end(ended=ended)
+            if record is not None and record.finished:
+                finished = True
+                self._event(
+                    Level.INFO,
+                    "already-finished",
+                    f"the job was drained at epoch {record.epoch}; give it another uid to run it afresh",
+                    epoch=record.epoch,
+                )
+            else:
+                for pump in self._pumps.values():
+                    pump.start()
+                finished = self._end(ended=self._loop())
             clean = True
+            with suppress(ExternalError):  # without the note, only a change of sinks needs one more run
+                self._checkpoints.note_committed(self.head)
         finally:
             self._close(abort=not clean)
         return finished
@@ -133,10 +134,12 @@ class Attempt:
         self._graph = self._program.graph(self._pins)
         if record is not None:
             refuse_changed(record, self._graph)
+            self._refuse_unfinished(record)
         saved = self._checkpoints.restore(record) if record else {}
         states = {name: operator.state for name, operator in saved.items()}
         self._flow = Dataflow(self._graph, resolve(self._graph), states)
-        context = SinkContext(self._program.uid, self.head.lineage, self._blobs)
+        decided = record.epoch if record else None
+        context = SinkContext(self._program.uid, self.head.lineage, self._blobs, decided)
         if record is None:
             # A job that cannot be planned must leave no trace in its targets.
             self._open_sources({})
@@ -150,6 +153,17 @@ class Attempt:
             self._watermarks = {name: at for name, at in record.watermarks.items() if at is not None}
             self._open_sources(record.positions)
             self._event(Level.INFO, "recovered", f"resumed from epoch {record.epoch}", epoch=record.epoch)
+
+    def _refuse_unfinished(self, record: Checkpoint) -> None:
+        gone = sorted(record.pre_commits.keys() - {node.id for node in self._graph.sinks()})
+        if gone and not self._checkpoints.is_committed(self.head):
+            raise GraphChangedError(
+                f"job {record.job_uid} no longer has the sink {gone[0]!r}, to which epoch {record.epoch} may not be "
+                "committed yet",
+                detail=f"sinks with a pending commit that the job no longer has: {', '.join(gone)}",
+                hint="run the job once more with its former sinks and stop it, then change it",
+                context={"sinks": gone, "epoch": record.epoch},
+            )
 
     def _open_sources(self, positions: Mapping[str, Position]) -> None:
         pushed = requests(self._graph, self._options.until)
@@ -266,7 +280,7 @@ class Attempt:
             return future.result(self._policy.timeout_s)
         except FutureTimeoutError as error:
             # The thread may still swap the head later; the next attempt's own swap makes that one fail.
-            self._hung = True
+            self._hung = not future.done()
             raise UnavailableError(
                 f"checkpoint of epoch {self.epoch + 1} did not finish in {self._policy.timeout_s:g} s",
                 hint="look at the checkpoint store and the sinks, or raise checkpoint.timeout",
@@ -324,14 +338,18 @@ class Attempt:
 def refuse_changed(record: Checkpoint, graph: Graph) -> None:
     """Check that every state in a checkpoint has its operator, unchanged, and every operator its state.
 
+    Every position must have its source, too: one under another name would begin anew, and give all its rows again.
+
     Raises:
-        GraphChangedError: Naming each operator that is missing, new or changed.
+        GraphChangedError: Naming each operator that is missing, new or changed, and each source that is missing.
     """
     then = {name: operator.fingerprint for name, operator in record.operators.items()}
     now = {node.id: node.operator.fingerprint for node in graph.stateful()}
     differences = [f"{name}: removed" for name in sorted(then.keys() - now.keys())]
     differences += [f"{name}: new" for name in sorted(now.keys() - then.keys())]
     differences += [f"{name}: changed" for name in sorted(then.keys() & now.keys()) if then[name] != now[name]]
+    gone = record.positions.keys() - {node.id for node in graph.sources()}
+    differences += [f"source {name}: removed or renamed" for name in sorted(gone)]
     if differences:
         raise GraphChangedError(
             f"job {record.job_uid} no longer fits the state of its checkpoint at epoch {record.epoch}",

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import random
+from contextlib import suppress
 from typing import Final
 from uuid import uuid4
 
 from headrace.kernel.clock import Clock, SystemClock
-from headrace.kernel.errors import FencedError, HeadraceError, TransactionAbortedError, UnavailableError
+from headrace.kernel.errors import (
+    ExternalError,
+    FencedError,
+    HeadraceError,
+    TransactionAbortedError,
+    UnavailableError,
+)
 from headrace.kernel.protocols import HeadStore
 from headrace.runtime.collector import quiet_collector
 from headrace.runtime.engine import Attempt
@@ -47,30 +54,35 @@ def run(
     restarts = 0
     failures = 0
     while True:
-        if restarts:
-            still_mine(store.head, owner)
-        head, record = checkpoints.acquire(owner)
-        meter.begin_attempt()
-        attempt = Attempt(
-            program,
-            checkpoints,
-            head,
-            record,
-            blobs=store.blobs,
-            policy=policy,
-            options=options,
-            observer=observer,
-            stop=stop,
-            clock=clock,
-            meter=meter,
-        )
+        attempt: Attempt | None = None
         try:
+            if restarts:
+                still_mine(store.head, owner)
+            head, record = checkpoints.acquire(owner)
+            meter.begin_attempt()
+            attempt = Attempt(
+                program,
+                checkpoints,
+                head,
+                record,
+                blobs=store.blobs,
+                policy=policy,
+                options=options,
+                observer=observer,
+                stop=stop,
+                clock=clock,
+                meter=meter,
+            )
             finished = attempt.run()
         except HeadraceError as error:
-            still_mine(store.head, owner)
-            failures = 1 if attempt.epochs_done else failures + 1
+            if attempt is None and not restarts:
+                raise
+            with suppress(ExternalError):  # a store that does not answer is asked again before the next attempt
+                still_mine(store.head, owner)
+            failures = 1 if attempt is not None and attempt.epochs_done else failures + 1
             # What does not answer when a run begins is for the user, or a supervisor, to know at once.
-            never_ran = not restarts and not attempt.opened and isinstance(error, UnavailableError)
+            opened = attempt is not None and attempt.opened
+            never_ran = not restarts and not opened and isinstance(error, UnavailableError)
             if never_ran or not _recoverable(error) or failures > policy.tolerated_failures:
                 raise
             restarts += 1

@@ -23,11 +23,11 @@ from catalog.commit import EpochCommit, check_identity, commit_epoch, fence, rol
 from catalog.fitting import fit
 from catalog.staging import DEFAULT_TARGET_FILE_SIZE, remove, seal
 from catalog.tables import load_or_create
-from catalog.tokens import SinkKey
+from catalog.tokens import SinkKey, find_state
 from headrace.kernel import crash
 from headrace.kernel.boundary import Boundary
 from headrace.kernel.clock import Clock, SystemClock
-from headrace.kernel.errors import BoundaryError, FencedError, NotFoundError
+from headrace.kernel.errors import BoundaryError, FencedError, NotFoundError, UserError
 from headrace.kernel.protocols import BlobStore, EpochId, PreCommit, SinkContext
 from headrace.sinks import iceberg_precommit
 from headrace.sinks.iceberg_buffer import EpochBuffer, open_for_writing
@@ -111,6 +111,7 @@ class IcebergWriter:
         self._key = SinkKey(context.job_uid, sink.id, sink.branch)
         self._lineage = context.lineage
         self._uuid = str(table.metadata.table_uuid)
+        self._begins = context.decided is None
         self._buffer = EpochBuffer(
             sink.catalogs, name, table, schema, self._key.digest, sink.target_file_size, sink.buffer_bytes
         )
@@ -125,7 +126,10 @@ class IcebergWriter:
             DataError: The table was rolled back behind what this lineage has committed (``TABLE_ROLLED_BACK``).
             NotFoundError: The table is gone.
             IdentityError: The table of the pre-commit is not this one.
+            UserError: The job begins, and the table holds what it committed before (``SINK_HAS_COMMITS``).
         """
+        if self._begins:
+            self._refuse_earlier_commits()
         state = fence(self._sink.catalogs, self._name, self._key, self._lineage, self._sink.retry)
         here = state.committed if state.committed and state.committed.lineage == self._lineage else None
         if state.rolled_back:
@@ -188,6 +192,20 @@ class IcebergWriter:
     def close(self) -> None:
         """See ``SinkWriter.close``."""
         self._buffer.close()
+
+    def _refuse_earlier_commits(self) -> None:
+        """Checked before the fence, which would stop an instance that works with another state folder."""
+        earlier = find_state(self._sink.catalogs.load(self._name).metadata, self._key).committed
+        if earlier is not None and earlier.lineage != self._lineage:
+            raise UserError(
+                f"table {self._name} holds what job {self._key.job_uid!r} has committed before, and the job "
+                "would begin anew and write it again",
+                detail=f"snapshot {earlier.snapshot_id} is epoch {earlier.epoch} of another life of this job",
+                hint="run the job with the state (or checkpoint store) it had; to begin anew, drop the table, or give "
+                "the job another uid and accept that the rows are there twice",
+                code="SINK_HAS_COMMITS",
+                context={"table": str(self._name), "job": self._key.job_uid, "epoch": earlier.epoch},
+            )
 
     def _marker_due(self, coverage: Boundary | None) -> bool:
         if coverage is None or merged(self._covered, coverage) == self._covered:

@@ -259,7 +259,7 @@ class _Records:
         self._context = context
         self._writer = uuid.uuid4().hex
         self._parts = 0
-        self.begin(0)
+        self.begin((context.decided or 0) + 1)
 
     def begin(self, epoch: int) -> None:
         """Start afresh; ``epoch`` is a lower bound of the epoch's number, which only ``prepare`` tells."""

@@ -1,6 +1,7 @@
 """Checkpoint records: everything that a job needs to go on, under names that are never used twice.
 
-Layout below the job's blobs: ``epochs/<lineage>/<epoch>-<attempt>/record.json`` and ``.../<operator>/<frame>.arrow``.
+Layout below the job's blobs: ``epochs/<lineage>/<epoch>-<attempt>/record.json``, ``.../<operator>/<frame>.arrow``, and
+``.../committed.json`` once a run has ended with every sink committed.
 Sinks stage below ``staging/<lineage>/<epoch>-<attempt>/`` (:func:`staging_folder`), so that
 :meth:`CheckpointStore.retire` can collect what no retained record names.
 """
@@ -13,6 +14,7 @@ import re
 import uuid
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 from urllib.parse import quote
@@ -100,6 +102,10 @@ class Checkpoint:
 def record_name(epoch: EpochId) -> str:
     """Where the record of an epoch lies."""
     return f"epochs/{epoch.lineage}/{epoch.epoch:012d}-{epoch.attempt}/record.json"
+
+
+def _note_name(record: str) -> str:
+    return f"{record.rpartition('/')[0]}/committed.json"
 
 
 def staging_folder(lineage: str, epoch: int, attempt: str, sink: str) -> str:
@@ -234,11 +240,25 @@ class CheckpointStore:
         checkpoint = self.read(name)
         return checkpoint, self.restore(checkpoint)
 
+    def note_committed(self, head: Head) -> None:
+        """Note that all sinks have committed the head's record: its pre-commits are not needed any more."""
+        if head.record is not None and not self.is_committed(head):
+            with suppress(FencedError):  # another instance has noted it meanwhile
+                self._blobs.put(_note_name(head.record), b"{}")
+
+    def is_committed(self, head: Head) -> bool:
+        """Whether it is noted that all sinks have committed the head's record; without the note it is not known."""
+        if head.record is None:
+            return False
+        name = _note_name(head.record)
+        return name in self._blobs.list(name)
+
     def retire(self, head: Head, keep: int) -> int:
         """Delete what the ``keep`` newest epochs of the head's lineage do not need.
 
         Everything below an epoch's folder goes together: records (the undecided ones of zombies too), state, and
-        sinks' staging. Blobs that a retained record names stay, wherever they lie. Other lineages are left alone.
+        sinks' staging. Blobs that a retained record names stay, wherever they lie, and so do those of later epochs,
+        which a successor may have decided meanwhile. Other lineages are left alone.
 
         Args:
             head: What this instance wrote last.
@@ -253,8 +273,8 @@ class CheckpointStore:
             return 0
         last = _epoch_of(head.record)
         names = self._blobs.list(f"epochs/{head.lineage}/")
-        records = [name for name in names if name.endswith("/record.json") and _epoch_of(name) <= last]
-        oldest = sorted({_epoch_of(name) for name in records}, reverse=True)[:keep][-1]
+        records = [name for name in names if name.endswith("/record.json")]
+        oldest = sorted({epoch for name in records if (epoch := _epoch_of(name)) <= last}, reverse=True)[:keep][-1]
         retained = [name for name in records if _epoch_of(name) >= oldest]
         needed = self._names_in(retained)
         old = [

@@ -231,3 +231,29 @@ def test_a_zombie_retires_nothing_that_is_needed(checkpoints: CheckpointStore, s
     checkpoints.retire(head, 1)
     epochs = sorted(int(name.split("/")[2][:12]) for name in store.blobs.list("epochs/") if name.endswith("json"))
     assert epochs == [2, 3, 4, 5]
+
+
+def test_a_zombie_leaves_what_its_successor_has_decided(checkpoints: CheckpointStore, store: JobStore) -> None:
+    head, _ = checkpoints.acquire("zombie")
+    for epoch in range(3):
+        head = run(checkpoints, head, epoch)
+    new, _ = CheckpointStore(store, "job").acquire("new")
+    early = f"{staging_folder(head.lineage, 0, 'w', 'out')}/0.arrow"
+    store.blobs.put(early, b"")
+    run(checkpoints, new, 3, pre_commits={"out": {"staging": [early]}})
+    checkpoints.retire(head, 1)
+    assert early in store.blobs.list("staging/")
+
+
+def test_what_is_committed_is_noted_until_its_epoch_is_retired(checkpoints: CheckpointStore, store: JobStore) -> None:
+    head, _ = checkpoints.acquire("me")
+    assert not checkpoints.is_committed(head)
+    first = run(checkpoints, head, 0)
+    assert not checkpoints.is_committed(first)
+    for _ in range(2):
+        checkpoints.note_committed(first)
+    assert checkpoints.is_committed(first)
+    second = run(checkpoints, first, 1)
+    assert not checkpoints.is_committed(second)
+    checkpoints.retire(second, 1)
+    assert not checkpoints.is_committed(first)
