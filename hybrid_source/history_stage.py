@@ -94,7 +94,7 @@ class OpenLakeHistory:
     def read(self, cursor: Json) -> Iterator[HistoryBatch]:
         """See :meth:`hybrid_source.stages.OpenHistory.read`."""
         for split in self.plan.splits_from(cursor):
-            yield HistoryBatch(split.rows, split.cursor, split.watermark, split.records, split.nbytes)
+            yield HistoryBatch(split.rows, split.cursor, split.watermark, split.records, split.nbytes, split.files)
 
     def fraction(self, cursor: Json) -> float:
         """See :meth:`hybrid_source.stages.OpenHistory.fraction`."""

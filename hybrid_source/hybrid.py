@@ -355,6 +355,7 @@ class HybridReader:
             "history",
             records=split.records,
             nbytes=split.nbytes,
+            files=split.files,
         )
 
     def _history_watermark(self, unread: int | None) -> int | None:

@@ -13,6 +13,7 @@ from pyiceberg.manifest import ManifestContent
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
+from catalog.errors import mapping
 from headrace.kernel.errors import IdentityError, NotFoundError, SnapshotGoneError
 from headrace.kernel.protocols import Json
 from hybrid_source.history import HistoryPlan, HistoryQuery
@@ -73,6 +74,7 @@ def _chosen(table: Table, name: str, snapshot_id: int | None) -> Snapshot | None
         raise NotFoundError(
             f"table {name} has no snapshot {snapshot_id}",
             detail=f"its latest snapshots: {known or 'none'}",
+            hint="name one that the table still has, or leave snapshot out for the newest",
             code="SNAPSHOT_NOT_FOUND",
         )
     return found
@@ -124,19 +126,23 @@ class IcebergHistory:
     @property
     def is_empty(self) -> bool:
         """See :class:`hybrid_source.history.History`."""
-        return self._snapshot is None or not any(
-            manifest.has_added_files() or manifest.has_existing_files()
-            for manifest in self._snapshot.manifests(self._table.io)
-            if manifest.content == ManifestContent.DATA
-        )
+        if self._snapshot is None:
+            return True
+        with mapping(f"read the manifests of table {self._name}"):
+            return not any(
+                manifest.has_added_files() or manifest.has_existing_files()
+                for manifest in self._snapshot.manifests(self._table.io)
+                if manifest.content == ManifestContent.DATA
+            )
 
     def plan(self, query: HistoryQuery) -> HistoryPlan:
         """See :class:`hybrid_source.history.History`."""
         pruning = plan_filter(query.rows_predicate(self.stored), self.schema, self._table)
-        try:
-            files, report = plan_files(self._table, self._name, self._snapshot, pruning.iceberg, query.event_time)
-        except FileNotFoundError as error:
-            raise snapshot_gone(self._name, self.snapshot_id, str(error)) from error
+        with mapping(f"plan table {self._name}"):
+            try:
+                files, report = plan_files(self._table, self._name, self._snapshot, pruning.iceberg, query.event_time)
+            except FileNotFoundError as error:
+                raise snapshot_gone(self._name, self.snapshot_id, str(error)) from error
         splits = SplitPlan(files, query.target, self._row_groups)
         pushed = None if isinstance(pruning.iceberg, AlwaysTrue) else str(pruning.iceberg)
         return HistoryPlan(

@@ -13,6 +13,7 @@ from headrace.kernel.protocols import Json
 from hybrid_source.history import History, HistoryQuery
 from hybrid_source.iceberg_history import open_iceberg
 from hybrid_source.parquet_history import open_parquet
+from hybrid_source.read_errors import reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,5 +92,8 @@ class ParquetLookup:
 
 def _rows(history: History) -> pl.DataFrame:
     splits = history.plan(HistoryQuery(columns=tuple(history.stored))).splits_from()
-    frames = [split.rows.collect() for split in splits]
+    frames = []
+    for split in splits:
+        with reading(f"lookup table {history.name}", split.files):
+            frames.append(split.rows.collect())
     return pl.concat(frames) if frames else pl.DataFrame(schema=history.stored)

@@ -133,7 +133,12 @@ def _footer(store: ParquetStore, file: ListedFile) -> _Footer:
         with store.system.open_input_file(store.inner(file.path)) as stream:
             meta = pq.read_metadata(stream)
     except ArrowInvalid as error:
-        raise UserError(f"{file.path} is no Parquet file", detail=str(error), code="TABLE_UNSUPPORTED") from error
+        raise UserError(
+            f"{file.path} is no Parquet file",
+            detail=str(error),
+            hint="restore the file, or name a pattern that leaves it out",
+            code="TABLE_UNSUPPORTED",
+        ) from error
     groups = [meta.row_group(index) for index in range(meta.num_row_groups)]
     return _Footer(
         file,

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Final
 
-from headrace.kernel.errors import AccessDeniedError, SnapshotGoneError, UnavailableError
+import polars as pl
+
+from headrace.kernel.errors import AccessDeniedError, DataError, SnapshotGoneError, UnavailableError
+
+_SHOWN: Final = 3
 
 
 @contextmanager
-def reading(what: str) -> Iterator[None]:
+def reading(what: str, files: Sequence[str] = ()) -> Iterator[None]:
     """Around the collection of a split's rows.
 
     ``HistoryPlan.splits_from`` sees that the files are there; this is for those that vanish, or a store that fails,
-    between then and the end of the reading. Errors of the plan's own expressions pass unchanged.
+    between then and the end of the reading, and for files whose content is damaged. Errors of the plan's own
+    expressions pass unchanged.
 
     Args:
         what: For messages: ``history of source flights``.
+        files: What is read, likewise.
     """
     try:
         yield
@@ -27,6 +34,27 @@ def reading(what: str) -> Iterator[None]:
             hint="keep snapshots at least as long as a job needs them (a tag), then start the job afresh",
         ) from error
     except PermissionError as error:
-        raise AccessDeniedError(f"reading the {what} is not allowed", detail=str(error)) from error
+        raise AccessDeniedError(
+            f"reading the {what} is not allowed",
+            detail=str(error),
+            hint="check the credentials in headrace.toml and their rights",
+        ) from error
     except OSError as error:
-        raise UnavailableError(f"cannot read the {what}", detail=str(error)) from error
+        raise UnavailableError(
+            f"cannot read the {what}", detail=str(error), hint="check that the storage can be reached from here"
+        ) from error
+    except pl.exceptions.ComputeError as error:
+        if not str(error).startswith("parquet: "):
+            raise
+        raise DataError(
+            f"a file of the {what} is damaged",
+            detail=f"{str(error).splitlines()[0]}; read were {_named(files)}",
+            hint="restore the file, or read another snapshot",
+            code="FILE_DAMAGED",
+            context={"files": list(files)},
+        ) from error
+
+
+def _named(files: Sequence[str]) -> str:
+    more = f" and {len(files) - _SHOWN} more" if len(files) > _SHOWN else ""
+    return ", ".join(files[:_SHOWN]) + more

@@ -38,6 +38,7 @@ class HistoryBatch:
         watermark: No later split has an event time below it (microseconds); None: unknown.
         records: Rows before the predicate.
         nbytes: Bytes of the split.
+        files: Its data files, for messages.
     """
 
     rows: pl.LazyFrame
@@ -45,6 +46,7 @@ class HistoryBatch:
     watermark: int | None
     records: int
     nbytes: int
+    files: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

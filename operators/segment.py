@@ -58,7 +58,7 @@ def output_schema(transform: Transform, schema: pl.Schema) -> pl.Schema:
         SpecError: It names a column that is not there (``COLUMN_NOT_FOUND``) or does not fit the types.
     """
     with planning(f"step {transform.id!r}", schema.names()):
-        return transform.apply(pl.LazyFrame(schema=schema)).collect_schema()
+        return resolved(transform.apply(pl.LazyFrame(schema=schema)))
 
 
 def window_schema(operator: StatefulOperator, schema: pl.Schema) -> pl.Schema:
@@ -68,5 +68,11 @@ def window_schema(operator: StatefulOperator, schema: pl.Schema) -> pl.Schema:
         SpecError: It names a column that is not there (``COLUMN_NOT_FOUND``) or does not fit the types.
     """
     with planning(f"step {operator.id!r}", schema.names()):
-        partials = operator.partial(pl.LazyFrame(schema=schema)).collect_schema()
-        return operator.output_schema(partials)
+        return operator.output_schema(resolved(operator.partial(pl.LazyFrame(schema=schema))))
+
+
+def resolved(rows: pl.LazyFrame) -> pl.Schema:
+    """The schema of a plan over no rows; it is run, too, for not every clash of types shows before that."""
+    schema = rows.collect_schema()
+    rows.collect()
+    return schema

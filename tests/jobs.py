@@ -308,7 +308,7 @@ class Site:
         tasks = list(loaded.scan().plan_files())
         assert not any(task.delete_files for task in tasks), "not an append-only table"
         if not tasks:
-            return pl.DataFrame(schema=dict.fromkeys(column.name for column in loaded.schema().fields))
+            return pl.DataFrame(loaded.schema().as_arrow().empty_table())
         here = self.folder / "read-back"
         here.mkdir(exist_ok=True)
         names = [_fetched(loaded, task.file.file_path, here) for task in tasks]

@@ -20,8 +20,10 @@ from headrace.jobs.spec import (
     TableHistory,
     TailSpec,
 )
+from headrace.jobs.values import Expression
 from headrace.kafka.cluster import KafkaCluster
 from headrace.kernel import columns as system
+from headrace.kernel.errors import SpecError
 from headrace.kernel.protocols import ERRORS, Json
 from headrace.runtime.graph import Stream
 from hybrid_source.boundary import BoundaryRule, EmptyHistory, ExplicitOffsets, OffsetColumns, RecordedBoundary
@@ -32,7 +34,9 @@ from hybrid_source.iceberg_history import open_iceberg
 from hybrid_source.parquet_history import open_parquet
 from hybrid_source.splits import SplitTarget
 from hybrid_source.tail import AtOffsets, AtTime, KafkaTail, Start
+from operators.errors import planning
 from operators.expressions import row_expression
+from operators.segment import resolved
 
 
 def build_source(spec: JobSpec, nodes: JobGraph, name: str, config: Config, catalogs: Catalogs) -> HybridSource:
@@ -49,16 +53,11 @@ def build_source(spec: JobSpec, nodes: JobGraph, name: str, config: Config, cata
     tail = _tail(source.tail, config, payload, time) if source.tail else None
     history = None
     if opener is not None and source.history is not None:
-        where = (
-            row_expression(source.history.where, f"sources.{name}.history.where").expr
-            if source.history.where is not None
-            else None
-        )
         history = LakeHistory(
             opener,
             topic=source.tail.topic if source.tail else None,
             rules=_rules(source),
-            where=where,
+            where=_where(spec, name, source.history.where, opener(None).schema),
             event_time=time.column if time else None,
             offsets=_offset_names(source),
             target=SplitTarget(source.history.split_rows) if source.history.split_rows else SplitTarget(),
@@ -99,6 +98,21 @@ def _payload(spec: JobSpec, name: str, source: SourceSpec, opener: Callable[[Jso
     return stored
 
 
+def _where(spec: JobSpec, name: str, text: Expression | None, schema: pl.Schema) -> pl.Expr | None:
+    if text is None:
+        return None
+    path = ("sources", name, "history", "where")
+    try:
+        condition = row_expression(text, "history.where").expr
+        with planning("history.where", schema.names()):
+            resolved(pl.LazyFrame(schema=schema).filter(condition))
+    except SpecError as error:
+        raise spec.problem(
+            *path, message=error.message, detail=error.detail, hint=error.hint, code=error.code
+        ) from error
+    return condition
+
+
 def _visible(source: SourceSpec, payload: pl.Schema) -> pl.Schema:
     columns = dict(payload)
     if source.metadata:
@@ -123,6 +137,7 @@ def _event_time(spec: JobSpec, name: str, source: SourceSpec, payload: pl.Schema
             if dtype is None
             else f"event-time column {wanted.column!r} of source {name!r} is {type_name(dtype)}, not a time",
             detail=f"columns: {', '.join(f'{column} {type_name(kind)}' for column, kind in payload.items())}",
+            hint="name a column of type timestamptz, timestamp or date, or leave event_time out",
             code="COLUMN_NOT_FOUND" if dtype is None else "",
         )
     return EventTime(wanted.column, wanted.out_of_orderness, wanted.idle)

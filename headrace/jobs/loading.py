@@ -29,7 +29,11 @@ def load_job(path: str | Path, *, environ: Mapping[str, str] | None = None) -> J
     if file.suffix not in SUFFIXES:
         raise SpecError(f"job file {file} is neither YAML, JSON nor Python", hint=f"name it *{', *'.join(SUFFIXES)}")
     if not file.is_file():
-        raise NotFoundError(f"job file {file} does not exist", code="FILE_NOT_FOUND")
+        raise NotFoundError(
+            f"job file {file} does not exist",
+            hint="give the path of a job file: YAML, JSON, or Python with a `job`",
+            code="FILE_NOT_FOUND",
+        )
     if file.suffix == ".py":
         return _load_python(file)
     try:

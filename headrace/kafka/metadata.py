@@ -64,7 +64,7 @@ class KafkaMetadata:
     def describe(self, topic: str) -> TopicInfo:
         """Identity and partitions of a topic."""
         found = self._call(
-            f"topic {topic!r} on cluster {self._cluster.name!r} cannot be described",
+            f"topic {topic!r} on {self._where} cannot be described",
             lambda left: self._admin.describe_topics(TopicCollection([topic]), request_timeout=left)[topic].result(
                 left
             ),
@@ -79,7 +79,7 @@ class KafkaMetadata:
     def cluster_id(self) -> str | None:
         """The cluster's id."""
         found = self._call(
-            f"cluster {self._cluster.name!r} cannot be described",
+            f"{self._where} cannot be described",
             lambda left: self._admin.describe_cluster(request_timeout=left).result(left),
         )
         return str(found.cluster_id) if found.cluster_id else None
@@ -119,7 +119,11 @@ class KafkaMetadata:
             answers = self._admin.list_offsets(request, isolation_level=level, request_timeout=left)
             return {key.partition: answer.result(left).offset for key, answer in answers.items()}
 
-        return self._call(f"offsets of topic {topic!r} on cluster {self._cluster.name!r} cannot be read", ask)
+        return self._call(f"offsets of topic {topic!r} on {self._where} cannot be read", ask)
+
+    @property
+    def _where(self) -> str:
+        return f"cluster {self._cluster.name!r} ({self._cluster.options.get('bootstrap.servers')})"
 
     @property
     def _admin(self) -> AdminClient:

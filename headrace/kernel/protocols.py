@@ -75,6 +75,7 @@ class Batch:
         errors: Dead letters (``columns.ERRORS``), or None.
         records: Number of input records this batch stands for, before the predicate.
         nbytes: Bytes read for it, as good as the source knows.
+        files: What its rows are read from, for messages.
     """
 
     rows: pl.LazyFrame
@@ -85,6 +86,7 @@ class Batch:
     errors: pl.DataFrame | None = None
     records: int = 0
     nbytes: int = 0
+    files: Sequence[str] = ()
 
 
 class SourceReader(Protocol):

@@ -118,7 +118,7 @@ class Pump:
 
     def _results(self, batch: Batch) -> list[LegResult]:
         stream, rows, streaming = Stream(self._source), batch.rows, batch.origin == "history"
-        with reading(f"{batch.origin} of source {self._source}"):
+        with reading(f"{batch.origin} of source {self._source}", batch.files):
             if batch.maybe_late:
                 return collect(self._graph.legs(stream, rows, maybe_late=True), streaming=streaming)
             rows = rows.drop(columns.ROW_WATERMARK, strict=False)
