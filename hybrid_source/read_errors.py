@@ -9,6 +9,7 @@ from typing import Final
 import polars as pl
 
 from headrace.kernel.errors import AccessDeniedError, DataError, SnapshotGoneError, UnavailableError
+from operators.errors import is_damage
 
 _SHOWN: Final = 3
 
@@ -44,7 +45,7 @@ def reading(what: str, files: Sequence[str] = ()) -> Iterator[None]:
             f"cannot read the {what}", detail=str(error), hint="check that the storage can be reached from here"
         ) from error
     except pl.exceptions.ComputeError as error:
-        if not str(error).startswith("parquet: "):
+        if not is_damage(error):
             raise
         raise DataError(
             f"a file of the {what} is damaged",

@@ -65,11 +65,17 @@ def planning(where: str, known: Sequence[str]) -> Iterator[None]:
         raise plan_error(error, where, known) from error
 
 
+def is_damage(error: BaseException) -> bool:
+    """Whether a Parquet reader below the plan met something else than Parquet: no fault of any expression."""
+    return isinstance(error, pl.exceptions.ComputeError) and str(error).startswith("parquet: ")
+
+
 @contextmanager
 def computing(where: str) -> Iterator[None]:
     """Turn what Polars says about *values* while a plan runs into a :class:`SchemaError`.
 
     Casts in SQL expressions are strict: a value that does not fit ends the job rather than turning into null.
+    What :func:`is_damage` says is damage passes unchanged.
     """
     try:
         yield
@@ -80,6 +86,8 @@ def computing(where: str) -> Iterator[None]:
         pl.exceptions.ShapeError,
         pl.exceptions.OutOfBoundsError,
     ) as error:
+        if is_damage(error):
+            raise
         raise SchemaError(
             f"{where} met a value that it cannot compute with",
             detail=summary(error),

@@ -233,7 +233,7 @@ def test_a_data_file_of_the_history_that_is_damaged(bench: Bench) -> None:
     path = Path(next(iter(table.scan().plan_files())).file.file_path.removeprefix("file://"))
     whole = path.read_bytes()
     path.write_bytes(whole[:4] + b"\0" * (len(whole) - 4))
-    bench.refused(4, path.name)
+    bench.refused(4, path.name, error_code="FILE_DAMAGED")
 
 
 def test_a_job_file_that_is_not_there(site: Site) -> None:
@@ -333,7 +333,7 @@ def test_a_wrong_secret_of_the_table_storage(lake_site: Site) -> None:
     bench = Bench(lake_site)
     settings_with(lake_site, "catalogs.lake", **{"s3.secret-access-key": "wrong"})
     job = lake_site.job(bench.spec)
-    failed(lake_site.start("run", job, "--until", "caught-up"), 2, "s3://")
+    failed(lake_site.start("run", job, "--until", "caught-up"), 2, "places", "credentials", error_code="ACCESS_DENIED")
     assert lake_site.kafka.values(bench.target) == []
 
 
