@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from catalog.ancestry import Ancestry
 from catalog.errors import mapping
-from headrace.kernel.boundary import FORMAT_VERSION, Boundary, TopicBoundary
+from headrace.kernel.boundary import FORMAT_VERSION, Boundary, PartitionRange, TopicBoundary
 from headrace.kernel.errors import BoundaryError
 
 if TYPE_CHECKING:
@@ -168,7 +168,8 @@ def merged(earlier: Boundary | None, ours: Boundary) -> Boundary:
     """``ours``, with the topics and partitions that only ``earlier`` knows.
 
     Several jobs may archive into one table, and an append takes away nothing that an earlier one covered. A record of
-    another cluster, or of a topic that was recreated, is not carried on.
+    another cluster, or of a topic that was recreated, is not carried on. Ranges of one partition that touch become one,
+    so that a slower second archiver never takes ``next`` back; of two that do not, the later one stands.
     """
     if earlier is None or (earlier.cluster and ours.cluster and earlier.cluster != ours.cluster):
         return ours
@@ -178,9 +179,18 @@ def merged(earlier: Boundary | None, ours: Boundary) -> Boundary:
         same = before is not None and (before.topic_id is None or topic.topic_id in (None, before.topic_id))
         kept = before.partitions if before is not None and same else {}
         topics[name] = TopicBoundary(
-            {**kept, **topic.partitions}, topic.topic_id or (before and before.topic_id) or None
+            {**kept, **{number: _joined(kept.get(number), range_) for number, range_ in topic.partitions.items()}},
+            topic.topic_id or (before and before.topic_id) or None,
         )
     return replace(ours, topics=topics, cluster=ours.cluster or earlier.cluster)
+
+
+def _joined(before: PartitionRange | None, ours: PartitionRange) -> PartitionRange:
+    if before is None:
+        return ours
+    later = max(before, ours, key=lambda covered: covered.next)
+    touching = ours.start <= before.next and before.start <= ours.next
+    return replace(later, start=min(before.start, ours.start)) if touching else later
 
 
 def _summary(snapshot: Snapshot) -> Mapping[str, str]:

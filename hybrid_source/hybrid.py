@@ -46,6 +46,7 @@ class HybridPosition:
         identity: The topic that all offsets refer to.
         start: Offsets at which the tail's coverage begins, by partition (inclusive).
         watermark: Event time in microseconds, or None.
+        event_time: The column that orders the history's splits; the cursor means nothing in another order.
         handover: Where the tail stood when it took over from the history (next offsets by partition), for the seam
             proof; None before that, and without a history.
     """
@@ -59,6 +60,7 @@ class HybridPosition:
     start: Mapping[int, int] | None = None
     watermark: int | None = None
     handover: Mapping[int, int] | None = None
+    event_time: str | None = None
 
     @property
     def trim(self) -> Boundary | None:
@@ -68,7 +70,7 @@ class HybridPosition:
     def to_json(self) -> Position:
         """The versioned JSON form."""
         out: dict[str, Any] = {"version": POSITION_VERSION, "phase": self.phase}
-        for name in ("pin", "cursor", "tail", "watermark"):
+        for name in ("pin", "cursor", "tail", "watermark", "event_time"):
             if getattr(self, name) is not None:
                 out[name] = getattr(self, name)
         if self.resolution is not None:
@@ -119,6 +121,7 @@ class HybridPosition:
             start=_by_partition(value.get("start")),
             watermark=value.get("watermark"),
             handover=_by_partition(value.get("handover")),
+            event_time=value.get("event_time"),
         )
 
 
@@ -173,7 +176,17 @@ class HybridSource:
                     hint="restore the job without the tail, or give the job another uid",
                 )
             check_identity(at.identity, self.tail.identity())
+        if at.phase == "history" and at.cursor is not None and at.event_time != self._time_column:
+            raise SpecError(
+                f"source {self.name!r} has read part of its history in the order of {at.event_time!r}, "
+                f"and is to go on in that of {self._time_column!r}",
+                hint="restore event_time.column until the history has been read, or give the job another uid",
+            )
         return HybridReader(self, request, at)
+
+    @property
+    def _time_column(self) -> str | None:
+        return self.event_time.column if self.event_time else None
 
     def plan(self) -> HybridPosition:
         """Decide afresh where to start: pin, boundary, start offsets, identity.
@@ -185,7 +198,7 @@ class HybridSource:
             raise SpecError(f"source {self.name!r} has neither history nor tail", hint="give it one of them, or both")
         pin = self.history.pin() if self.history else None
         if self.tail is None:
-            return HybridPosition("history", pin)
+            return HybridPosition("history", pin, event_time=self._time_column)
         identity = self.tail.identity()
         resolution = None
         if self.history is not None:
@@ -203,6 +216,7 @@ class HybridSource:
             resolution=resolution,
             identity=identity,
             start=self._covered_from(tail, resolution),
+            event_time=self._time_column,
         )
 
     def _covered_from(self, tail: Json, resolution: Resolution | None) -> Mapping[int, int]:

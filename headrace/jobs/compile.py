@@ -18,8 +18,18 @@ from headrace.jobs.compile_sources import build_source
 from headrace.jobs.compile_steps import build_lookup_table, build_step
 from headrace.jobs.config import Config
 from headrace.jobs.graph import JobGraph, StepNode, build_graph
+from headrace.jobs.graph import SinkNode as SpecSink
 from headrace.jobs.names import suggest
-from headrace.jobs.spec import JobSpec, KafkaSink, TableHistory, WindowStep
+from headrace.jobs.spec import (
+    IcebergSink,
+    JobSpec,
+    KafkaSink,
+    LookupStep,
+    SelectStep,
+    TableHistory,
+    WindowStep,
+    WithColumnsStep,
+)
 from headrace.kernel import columns
 from headrace.kernel.errors import SpecError
 from headrace.kernel.protocols import ERRORS, LATE, MAIN, Json, LookupTable, StatefulOperator, Transform
@@ -98,8 +108,7 @@ class CompiledJob:
                 built = build_step(node, self._event_time(node), tables)
             nodes.append(_node(node, built))
         for sink in self.nodes.sinks:
-            one_to_one = sink.input.port == MAIN and not self._behind_state(sink.input)
-            covers = self.nodes.source_of(sink.input) if one_to_one else None
+            covers = self.nodes.source_of(sink.input) if self._is_one_to_one(sink) else None
             target = build_sink(sink, self.config, self.catalogs)
             nodes.append(SinkNode(sink.id, sink.input, target, covers))
         return Graph(nodes)
@@ -112,6 +121,18 @@ class CompiledJob:
             ref = by_id[ref.node].input
         return above
 
+    def _is_one_to_one(self, sink: SpecSink) -> bool:
+        """Whether a target holds one row for each record of a source, and so can say which offsets it covers.
+
+        Not behind a step that drops, adds or holds back rows, and not for a table that another sink fills as well.
+        """
+        if sink.input.port != MAIN or not isinstance(sink.sink, IcebergSink):
+            return False
+        table = sink.sink.iceberg.table
+        others = [other for other in self.nodes.sinks if other is not sink and isinstance(other.sink, IcebergSink)]
+        alone = all(other.sink.iceberg.table != table for other in others if isinstance(other.sink, IcebergSink))
+        return alone and all(_keeps_rows(node) for node in self._steps_above(sink.input))
+
     def _behind_state(self, ref: Stream) -> bool:
         return any(isinstance(node.step, WindowStep) for node in self._steps_above(ref))
 
@@ -121,6 +142,12 @@ class CompiledJob:
             return "window_start"
         source = self.nodes.sources[self.nodes.source_of(node.input)]
         return source.event_time.column if source.event_time else None
+
+
+def _keeps_rows(node: StepNode) -> bool:
+    if isinstance(node.step, LookupStep):
+        return node.step.lookup.how == "left" and not node.step.lookup.many
+    return isinstance(node.step, SelectStep | WithColumnsStep)
 
 
 def compile_job(spec: JobSpec, config: Config) -> CompiledJob:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -171,7 +172,8 @@ class Dataflow:
 
     def close(self, *, abort: bool) -> None:
         """Close every sink; with ``abort`` the rows of the current epoch are thrown away first."""
-        for writer in self._writers.values():
-            if abort:
-                writer.abort()
-            writer.close()
+        with ExitStack() as closing:  # all of them, whatever one says
+            for writer in self._writers.values():
+                closing.callback(writer.close)
+                if abort:
+                    closing.callback(writer.abort)

@@ -8,10 +8,11 @@ may be the last one before a SIGKILL; the next attempt starts from the head.
 from __future__ import annotations
 
 import queue
+import threading
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Final
 from uuid import uuid4
 
@@ -95,7 +96,6 @@ class Attempt:
         self._origins: dict[str, str] = {}
         self._moved = False
         self._hung = False
-        self._worker = ThreadPoolExecutor(1, "checkpoint")
 
     def run(self) -> bool:
         """Run to a stop or an end.
@@ -275,7 +275,16 @@ class Attempt:
         self._begin_epoch()
 
     def _within_timeout(self, *, finished: bool) -> dict[str, PreCommit]:
-        future: Future[dict[str, PreCommit]] = self._worker.submit(self._decide, finished=finished)
+        future: Future[dict[str, PreCommit]] = Future()
+
+        def decide() -> None:
+            try:
+                future.set_result(self._decide(finished=finished))
+            except BaseException as error:  # noqa: BLE001 - carried to the engine's thread, which raises it
+                future.set_exception(error)
+
+        # A thread that hangs must not keep the process from ending, as one of a pool would.
+        threading.Thread(target=decide, name="checkpoint", daemon=True).start()
         try:
             return future.result(self._policy.timeout_s)
         except FutureTimeoutError as error:
@@ -324,12 +333,12 @@ class Attempt:
     # ------------------------------------------------------------------------------------------------------- closing
 
     def _close(self, *, abort: bool) -> None:
-        for pump in self._pumps.values():
-            pump.close()
-        self._worker.shutdown(wait=not self._hung)
-        flow = getattr(self, "_flow", None)
-        if flow is not None and not self._hung:
-            flow.close(abort=abort)
+        with ExitStack() as closing:  # all of it, whatever fails
+            flow = getattr(self, "_flow", None)
+            if flow is not None and not self._hung:
+                closing.callback(flow.close, abort=abort)
+            for pump in self._pumps.values():
+                closing.callback(pump.close)
 
     def _event(self, level: Level, code: str, message: str, **context: Json) -> None:
         self._observer.on_event(Event(level, code, message, context))

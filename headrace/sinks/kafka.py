@@ -199,7 +199,7 @@ class KafkaSinkWriter:
         self.close()
         self._prepared = None
         self._producer = TransactionalProducer(
-            self._sink.cluster, f"headrace.{self._context.job_uid}.{self._sink.id}.{_SHARD}"
+            self._sink.cluster, f"headrace/{self._context.job_uid}/{self._sink.id}/{_SHARD}"
         )
 
     def _finish(self, pre_commit: PreCommit) -> None:

@@ -124,8 +124,9 @@ def _look(pid: int) -> _Look | None:
         return None
     # The second field is the program's name and may hold anything, so count from its closing bracket.
     fields = stat.rpartition(")")[2].split()
-    state, ticks_since_boot = fields[0], fields[19]
-    return _Look(f"{_boot()}/{ticks_since_boot}", ended=state in "ZX")
+    state, threads, ticks_since_boot = fields[0], int(fields[17]), fields[19]
+    # The first thread of a killed program may be a zombie while the others still hold its ports and files.
+    return _Look(f"{_boot()}/{ticks_since_boot}", ended=state in "ZX" and threads <= 1)
 
 
 def _boot() -> str:
