@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from multiprocessing.context import ForkServerProcess as Forked
@@ -31,8 +31,12 @@ import yaml
 from catalog.catalogs import Catalogs
 from catalog.tables import load_or_create
 from headrace.jobs.config import Config, load_config
+from headrace.jobs.loading import load_job
+from headrace.jobs.run import run_job
+from headrace.kernel import crash
+from headrace.runtime.job import RunOptions, RunResult
+from headrace.runtime.observer import SilentObserver, StopSignal
 from infra import dev
-from tests import headrace_process
 from tests.services import CatalogCase, Stack
 
 if TYPE_CHECKING:
@@ -247,6 +251,8 @@ class Site:
                 program = [sys.executable, "-m", "headrace.cli", *words]
                 process = subprocess.Popen(program, cwd=self.folder, env=environment, stdout=stdout, stderr=stderr)
         else:
+            from tests import headrace_process  # takes seconds, which other tests need not pay
+
             process = headrace_process.start(words, self.folder, environment, out, log)
         self.runs.append(Run(process, out, log))
         return self.runs[-1]
@@ -344,6 +350,32 @@ def _fetched(table: Any, location: str, folder: Path) -> str:
         with table.io.new_input(location).open() as stream:
             pq.write_table(pq.read_table(stream), local)
     return str(local)
+
+
+# -------------------------------------------------------------------------------------------------- in this process
+
+
+@contextmanager
+def once_at(point: str, action: Callable[[], None]) -> Iterator[None]:
+    """Run ``action`` the first time that this process passes a crash point."""
+    done: list[str] = []
+
+    def hook(name: str) -> None:
+        if name == point and not done:
+            done.append(name)
+            action()
+
+    uninstall = crash.install(hook)
+    try:
+        yield
+    finally:
+        uninstall()
+    assert done, f"{point} was not passed"
+
+
+def inline(site: Site, job: Path) -> RunResult:
+    """Run a job to the end of its topic in this process."""
+    return run_job(load_job(job), site.config, RunOptions("caught-up"), SilentObserver(), StopSignal())
 
 
 # ------------------------------------------------------------------------------------------------------------- specs

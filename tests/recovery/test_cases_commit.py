@@ -5,25 +5,14 @@ from __future__ import annotations
 import json
 import signal
 import time
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 import pytest
 
-from headrace.jobs.loading import load_job
-from headrace.jobs.run import run_job
-from headrace.kernel import crash
 from headrace.kernel.errors import UnavailableError
-from headrace.runtime.job import RunOptions
-from headrace.runtime.observer import SilentObserver, StopSignal
-from tests.jobs import Run, Site, assert_same, encoded, from_records, readings, source
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from headrace.runtime.job import RunResult
+from tests.jobs import Run, Site, assert_same, encoded, from_records, inline, once_at, readings, source
 
 pytestmark = pytest.mark.services
 
@@ -46,29 +35,6 @@ def committed(run: Run) -> int:
 def assert_both(site: Site, target: str, rows: pl.DataFrame) -> None:
     assert_same(site.read("out"), rows, "table")
     assert_same(site.records(target), rows, "topic")
-
-
-@contextmanager
-def once_at(point: str, action: Callable[[], None]) -> Iterator[None]:
-    """Run ``action`` the first time that this process passes a crash point."""
-    done: list[str] = []
-
-    def hook(name: str) -> None:
-        if name == point and not done:
-            done.append(name)
-            action()
-
-    uninstall = crash.install(hook)
-    try:
-        yield
-    finally:
-        uninstall()
-    assert done, f"{point} was not passed"
-
-
-def inline(site: Site, job: Path) -> RunResult:
-    """Run a job to the end of its topic in this process."""
-    return run_job(load_job(job), site.config, RunOptions("caught-up"), SilentObserver(), StopSignal())
 
 
 # -------------------------------------------------------------------------------------------------------------- KAF-05
