@@ -164,12 +164,13 @@ def properties(text: str, snapshot_id: int, sequence_number: int) -> dict[str, s
     return {BOUNDARY: text, SNAPSHOT_ID: str(snapshot_id), SEQUENCE_NUMBER: str(sequence_number)}
 
 
-def merged(earlier: Boundary | None, ours: Boundary) -> Boundary:
+def merged(earlier: Boundary | None, ours: Boundary, *, restate: bool = False) -> Boundary:
     """``ours``, with the topics and partitions that only ``earlier`` knows.
 
     Several jobs may archive into one table, and an append takes away nothing that an earlier one covered. A record of
     another cluster, or of a topic that was recreated, is not carried on. Ranges of one partition that touch become one,
-    so that a slower second archiver never takes ``next`` back; of two that do not, the later one stands.
+    so that a slower second archiver never takes ``next`` back; of two that do not, the later one stands. With
+    ``restate`` somebody says anew what is covered, and the ranges of ``ours`` stand as they are.
     """
     if earlier is None or (earlier.cluster and ours.cluster and earlier.cluster != ours.cluster):
         return ours
@@ -178,8 +179,9 @@ def merged(earlier: Boundary | None, ours: Boundary) -> Boundary:
         before = topics.get(name)
         same = before is not None and (before.topic_id is None or topic.topic_id in (None, before.topic_id))
         kept = before.partitions if before is not None and same else {}
+        joined = {number: _joined(kept.get(number), covered) for number, covered in topic.partitions.items()}
         topics[name] = TopicBoundary(
-            {**kept, **{number: _joined(kept.get(number), range_) for number, range_ in topic.partitions.items()}},
+            {**kept, **(topic.partitions if restate else joined)},
             topic.topic_id or (before and before.topic_id) or None,
         )
     return replace(ours, topics=topics, cluster=ours.cluster or earlier.cluster)

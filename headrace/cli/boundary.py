@@ -72,7 +72,7 @@ def set_boundary(name: str, topic: str, offsets: Sequence[str], cluster: str, se
     current = table.current_snapshot()
     found = find_boundary(table, current.snapshot_id if current else None)
     stated = Boundary({topic: TopicBoundary(wanted, info.topic_id)}, info.cluster_id)
-    boundary = merged(found.boundary if found else None, stated)
+    boundary = merged(found.boundary if found else None, stated, restate=True)
     snapshot = commit_boundary(catalogs, TableName.parse(name), boundary)
     typer.echo(f"table {name}: recorded in snapshot {snapshot}")
     _print(boundary)

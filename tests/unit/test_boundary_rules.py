@@ -13,6 +13,7 @@ from pyiceberg.table import Table
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType, StructType
 
 from catalog import boundary_record
+from catalog.boundary_record import merged
 from headrace.kernel.boundary import Boundary, PartitionRange, TopicBoundary
 from headrace.kernel.errors import BoundaryError, NotFoundError, SpecError
 from hybrid_source.boundary import (
@@ -214,3 +215,26 @@ def test_a_parquet_history_is_scanned(tmp_path: Path) -> None:
     rows((0, 0), (0, 1), (1, 4)).write_parquet(tmp_path / "a.parquet")
     context = BoundaryContext(open_parquet(str(tmp_path)), "t")
     assert nexts(resolve_boundary(AUTO, context)) == {0: 2, 1: 5}
+
+
+def _one(start: int, following: int) -> Boundary:
+    return Boundary({"t": TopicBoundary({0: PartitionRange(start, following)})})
+
+
+@pytest.mark.parametrize(
+    ("earlier", "ours", "expected"),
+    [
+        ((0, 100), (100, 150), (0, 150)),
+        ((0, 1000), (0, 100), (0, 1000)),
+        ((50, 100), (0, 60), (0, 100)),
+        ((0, 1000), (2000, 3000), (2000, 3000)),
+    ],
+)
+def test_ranges_of_two_writers_join_and_never_go_back(
+    earlier: tuple[int, int], ours: tuple[int, int], expected: tuple[int, int]
+) -> None:
+    assert merged(_one(*earlier), _one(*ours)) == _one(*expected)
+
+
+def test_a_boundary_that_is_stated_anew_replaces_the_range() -> None:
+    assert merged(_one(0, 500), _one(5, 450), restate=True) == _one(5, 450)
