@@ -57,7 +57,7 @@ class Plan:
         return max(10 * self.small, self.history)
 
 
-FULL: Final = Plan(11, 3, 1 << 20, 4, 10, 1_000_000, 1 << 20)
+FULL: Final = Plan(9, 3, 1 << 20, 4, 10, 1_000_000, 1 << 20)
 QUICK: Final = Plan(1, 1, 2_000, 1, 3, 2_000, 2_000, 1)
 
 

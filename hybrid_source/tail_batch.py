@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -30,20 +30,22 @@ class Records:
     Attributes:
         messages: In the order of consumption: each partition's by offset.
         partitions: Partition of each.
+        nexts: Next offset by partition after these records.
     """
 
     messages: Sequence[Message]
     partitions: Sequence[int]
+    nexts: Mapping[int, int]
 
     @classmethod
     def of(cls, messages: Sequence[Message]) -> Records:
         """Records of messages without events."""
-        return cls(messages, cast("list[int]", PICK[system.PARTITION](messages)))
+        return cls._of(messages, cast("list[int]", PICK[system.PARTITION](messages)))
 
-    def nexts(self) -> dict[int, int]:
-        """Next offset by partition after these records."""
-        last = dict(zip(self.partitions, self.messages, strict=True))
-        return {partition: _offset(message) + 1 for partition, message in last.items()}
+    @classmethod
+    def _of(cls, messages: Sequence[Message], partitions: Sequence[int]) -> Records:
+        last = dict(zip(partitions, messages, strict=True))
+        return cls(messages, partitions, {partition: _offset(message) + 1 for partition, message in last.items()})
 
     def first(self, partition: int) -> int:
         """Offset of the first of these records that is of ``partition``, which must have one."""
@@ -51,14 +53,14 @@ class Records:
 
     def below(self, ends: dict[int, int]) -> Records:
         """The records below an end offset, for the partitions that have one."""
-        if all(after <= ends.get(partition, after) for partition, after in self.nexts().items()):
+        if all(after <= ends.get(partition, after) for partition, after in self.nexts.items()):
             return self
         kept = [
             (message, partition)
             for message, partition in zip(self.messages, self.partitions, strict=True)
             if partition not in ends or _offset(message) < ends[partition]
         ]
-        return Records([message for message, _ in kept], [partition for _, partition in kept])
+        return Records._of([message for message, _ in kept], [partition for _, partition in kept])
 
     def values(self) -> list[bytes | None]:
         """The payloads."""

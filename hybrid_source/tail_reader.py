@@ -35,7 +35,7 @@ logger: Final = logging.getLogger(__name__)
 
 BATCH_ROWS: Final = 16_384
 DISCOVERY_DEADLINE_S: Final = 5.0
-_NONE: Final = Records((), ())
+_NONE: Final = Records((), (), {})
 
 
 class KafkaTailReader:
@@ -166,7 +166,7 @@ class KafkaTailReader:
 
     def _take(self, records: Records) -> Rows:
         self._rate.take(len(records.messages))
-        nexts = records.nexts()
+        nexts = records.nexts
         for partition in nexts:
             self._watermark.heard(partition)
         rows = self._rows.build(records, self._watermark)

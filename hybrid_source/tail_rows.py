@@ -78,8 +78,7 @@ class RowBuilder:
 
     def build(self, records: Records, watermark: TailWatermark) -> Rows:
         """The rows of some records; takes their event times into the watermark."""
-        values = records.values()
-        decoded = self._decoder.decode(values)
+        decoded = self._decoder.decode(records.values())
         columns = [*decoded.frame.get_columns(), *records.metadata(self._metadata, self._topic, decoded)]
         stamps, maybe_late = None, False
         if self._event_time is not None:
@@ -97,7 +96,7 @@ class RowBuilder:
             records.errors(decoded, self._topic),
             maybe_late,
             decoded.tombstones,
-            sum(map(len, filter(None, values))),
+            decoded.nbytes,
         )
 
 

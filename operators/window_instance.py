@@ -24,7 +24,7 @@ WINDOW_END: Final = "window_end"
 VERSION: Final = 1
 _FRAME: Final = "windows"
 _MAX_PENDING: Final = 16
-_MANY_ROWS: Final = 100_000
+_MANY_ROWS: Final = 20_000
 """From here on the streaming engine merges faster than the in-memory one."""
 
 

@@ -19,6 +19,7 @@ class Decoded:
         kept: For each row the index of its value in the input, ascending; None when row i is value i for all i.
         errors: Index and reason of each value that could not be decoded, ascending.
         tombstones: Number of null values, which give no row and are no error.
+        nbytes: Bytes of all values.
     """
 
     frame: pl.DataFrame
@@ -26,6 +27,7 @@ class Decoded:
     kept: Sequence[int] | None = None
     errors: Sequence[tuple[int, str]] = field(default=())
     tombstones: int = 0
+    nbytes: int = 0
 
 
 class Decoder(Protocol):

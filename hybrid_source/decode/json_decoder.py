@@ -53,23 +53,26 @@ class JsonDecoder:
 
     def decode(self, values: Sequence[bytes | None]) -> Decoded:
         """See :meth:`Decoder.decode`."""
-        if None not in values:
-            return self._decode_present(cast("Sequence[bytes]", values))
+        raw = pl.Series(values, dtype=pl.Binary)
+        if not raw.null_count():
+            return self._decode_present(cast("Sequence[bytes]", values), raw)
         index = [index for index, value in enumerate(values) if value is not None]
-        inner = self._decode_present([value for value in values if value is not None])
+        inner = self._decode_present([value for value in values if value is not None], raw.drop_nulls())
         return Decoded(
             inner.frame,
             inner.height,
             index if inner.kept is None else [index[kept] for kept in inner.kept],
             [(index[failed], reason) for failed, reason in inner.errors],
             len(values) - len(index),
+            inner.nbytes,
         )
 
-    def _decode_present(self, values: Sequence[bytes]) -> Decoded:
+    def _decode_present(self, values: Sequence[bytes], raw: pl.Series) -> Decoded:
         kept: list[int] | None = None
         errors: list[tuple[int, str]] = []
         try:
-            _check_utf8(values)
+            # msgspec looks only at the strings it builds; a record must not be good or bad by which columns are read.
+            raw.cast(pl.String)
             rows = list(map(self._decode_one, values))
         except (msgspec.DecodeError, pl.exceptions.ComputeError, RecursionError):
             rows, kept, errors = self._each(values)
@@ -82,7 +85,7 @@ class JsonDecoder:
             errors += [(at, _why(row, self._members)) for at, row, bad in zip(index, rows, flags, strict=True) if bad]
             errors.sort()
             kept = [at for at, bad in zip(index, flags, strict=True) if not bad]
-        return Decoded(frame, len(values) - len(errors), kept, errors)
+        return Decoded(frame, len(values) - len(errors), kept, errors, nbytes=int(raw.bin.size().sum()))
 
     def _each(self, values: Sequence[bytes]) -> tuple[list[Any], list[int], list[tuple[int, str]]]:
         rows: list[Any] = []
@@ -100,11 +103,6 @@ class JsonDecoder:
             except RecursionError:
                 errors.append((index, "nested too deeply"))
         return rows, kept, errors
-
-
-def _check_utf8(values: Sequence[bytes]) -> None:
-    # msgspec looks only at the strings it builds; a record must not be good or bad by which columns are read.
-    pl.Series(values, dtype=pl.Binary).cast(pl.String)
 
 
 def _why(row: Any, members: Sequence[Member]) -> str:
