@@ -119,12 +119,12 @@ def memory(plan: Plan, lake: Lake) -> Iterator[Result]:
 def checkpoint(plan: Plan, lake: Lake) -> Iterator[Result]:
     """Share of a ten-second epoch that its checkpoint and commits take, measured on many short epochs.
 
-    The job holds hundreds of thousands of groups in windows of a day, which each checkpoint stores as a whole.
+    The job holds a hundred thousand groups in windows of a week, which each checkpoint stores as a whole.
     """
     cost = in_process(
         "headrace history",
         folder=str(lake.folder),
-        every="1d",
+        every="7d",
         aggregates=_AGGREGATES,
         by=["user"],
         snapshot=lake.snapshots[plan.history - 1],
