@@ -167,6 +167,8 @@ class Demo:
             epoch = self._wait_for_tail_epoch(job)
             job.send_signal(signal.SIGKILL)
             job.wait()
+            # One after the other: both at once would put October behind December, late beyond the declared bound.
+            first.join()
             second.start()
             self._say(f"kill -9 during epoch {epoch + 1}; start it again")
             job = self._start_job()

@@ -16,6 +16,8 @@ from headrace.kafka.errors import mapped
 PARTITIONS: Final = 4
 CHUNK: Final = 500
 PACE_S: Final = 0.1
+QUEUED: Final = 20_000
+"""Records that wait in the client at most: its own limit is 100,000, and it refuses what is beyond."""
 
 
 def create_topic(cluster: KafkaCluster, topic: str) -> None:
@@ -53,7 +55,8 @@ def produce(cluster: KafkaCluster, topic: str, flights: pl.DataFrame, *, paced: 
     for chunk in records(flights):
         for key, partition, value in chunk:
             producer.produce(topic, value, key, partition)
-        producer.poll(0)
+        while len(producer) > QUEUED:
+            producer.poll(PACE_S)
         sent += len(chunk)
         if paced:
             time.sleep(PACE_S)
