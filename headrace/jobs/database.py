@@ -5,6 +5,9 @@ Times are microseconds since the Unix epoch, UTC.
 
 from __future__ import annotations
 
+import random
+import sqlite3
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -206,10 +209,28 @@ def _configure_sqlite(connection: Any, _record: Any) -> None:
     """The driver's own transaction control is switched off: it begins late and commits around DDL."""
     connection.isolation_level = None
     cursor = connection.cursor()
-    cursor.execute("PRAGMA journal_mode=WAL")
+    _write_ahead(cursor)
     cursor.execute("PRAGMA synchronous=FULL")
     cursor.execute("PRAGMA foreign_keys=ON")
     cursor.close()
+
+
+def _write_ahead(cursor: sqlite3.Cursor) -> None:
+    """Give the file SQLite's write-ahead log: readers and the writer do not wait for each other.
+
+    On a new file SQLite takes two locks in turn for this and does not wait for the second, whatever the busy timeout:
+    two who both hold the first would wait for each other. The one who loses asks again.
+    """
+    deadline = time.monotonic() + BUSY_TIMEOUT_MS / 1000
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(random.uniform(0.001, 0.02))  # noqa: S311 - spreads those who ask, no secret
+        else:
+            return
 
 
 def _begin_sqlite(connection: sa.Connection) -> None:

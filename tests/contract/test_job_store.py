@@ -297,6 +297,20 @@ def test_many_processes_may_migrate_at_once(url: str) -> None:
     opened.database.close()
 
 
+def test_a_new_sqlite_file_may_be_opened_by_many_at_once(tmp_path: Path) -> None:
+    """The switch to the write-ahead log is refused to whoever comes second; seen in about one round of fifty."""
+    with ThreadPoolExecutor(6) as pool:
+        for number in range(60):
+            url = f"sqlite:///{tmp_path}/{number}.db"
+            gate = threading.Barrier(6)
+
+            def connect(_: int, url: str = url, gate: threading.Barrier = gate) -> None:
+                gate.wait()
+                JobStore.connect(url).database.close()
+
+            list(pool.map(connect, range(6)))
+
+
 def test_a_newer_store_is_refused(url: str, store: JobStore) -> None:
     with store.database.write() as connection:
         connection.execute(versions.insert().values(version=99))
