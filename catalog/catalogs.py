@@ -22,6 +22,7 @@ FILE_IO: Final = "pyiceberg.io.pyarrow.PyArrowFileIO"
 _SQLITE: Final = "sqlite:///"
 _BUSY_SECONDS: Final = 30
 _REST_TIMEOUT: Final = (5.0, 60.0)
+_EXISTS: Final = ("already exists", "duplicate key")  # SQLite, PostgreSQL (whose type of the same name comes first)
 _SHOWN: Final = 10
 _CLOSE: Final = 0.5
 
@@ -128,8 +129,6 @@ class Catalogs:
 
 
 def _open(name: str, options: Mapping[str, Any]) -> Catalog:
-    from pyiceberg.catalog import load_catalog
-
     properties: dict[str, Any] = {
         key: value if isinstance(value, dict) else str(value) for key, value in options.items()
     }
@@ -145,7 +144,7 @@ def _open(name: str, options: Mapping[str, Any]) -> Catalog:
         if uri.startswith(_SQLITE):
             properties["uri"] = _prepared_sqlite(uri)
         try:
-            catalog = load_catalog(name, **properties)
+            catalog = _load(name, properties)
         except (ValueError, KeyError, TypeError) as error:
             raise ConfigError(
                 f"the options of catalog {name!r} are wrong",
@@ -155,6 +154,27 @@ def _open(name: str, options: Mapping[str, Any]) -> Catalog:
             ) from error
         _bound_waiting(catalog)
         return catalog
+
+
+def _load(name: str, properties: Mapping[str, Any]) -> Catalog:
+    """Open a catalog of which other processes may be opening the same new database.
+
+    pyiceberg looks for the tables of an SQL catalog, then creates them; whoever is second is told that they exist, and
+    finds them at the next look. Two tables can be lost in this way, one after the other.
+    """
+    from pyiceberg.catalog import load_catalog
+
+    for _ in range(2):
+        try:
+            return load_catalog(name, **properties)
+        except Exception as error:
+            if not _made_meanwhile(error):
+                raise
+    return load_catalog(name, **properties)
+
+
+def _made_meanwhile(error: Exception) -> bool:
+    return type(error).__module__.startswith("sqlalchemy.") and any(text in str(error) for text in _EXISTS)
 
 
 def _prepared_sqlite(uri: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import polars as pl
@@ -53,6 +55,21 @@ def test_unknown_things_are_named_with_what_there_is(catalogs: Catalogs) -> None
 def test_a_namespace_of_several_levels(catalogs: Catalogs) -> None:
     create_table(catalogs, "lake.a.b.c.t", {"a": pl.Int64()})
     assert catalogs.load("lake.a.b.c.t").name() == ("a", "b", "c", "t")
+
+
+def test_a_new_catalog_may_be_opened_by_many_at_once(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(6) as pool:
+        for number in range(20):
+            options = sqlite_options(tmp_path / str(number))
+            gate = threading.Barrier(6)
+
+            def first(_: int, options: dict[str, str] = options, gate: threading.Barrier = gate) -> None:
+                catalogs = Catalogs({"lake": options})
+                gate.wait()
+                assert catalogs.catalog("lake").list_namespaces() == []
+                catalogs.close()
+
+            list(pool.map(first, range(6)))
 
 
 def test_a_catalog_that_is_down_or_wrongly_configured() -> None:
