@@ -7,9 +7,9 @@ from typing import Any
 
 import polars as pl
 from pyarrow.fs import FileType
-from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.io.pyarrow import PyArrowFileIO
-from pyiceberg.manifest import ManifestContent
+from pyiceberg.manifest import ManifestContent, ManifestEntry
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
@@ -18,28 +18,86 @@ from headrace.kernel.errors import IdentityError, NotFoundError, SnapshotGoneErr
 from headrace.kernel.protocols import Json
 from hybrid_source.history import HistoryPlan, HistoryQuery
 from hybrid_source.history_rows import source_schema
-from hybrid_source.iceberg_plan import column_bounds, plan_files
+from hybrid_source.iceberg_increments import (
+    Increment,
+    OnChange,
+    added_entries,
+    added_manifests,
+    increment,
+    plan_increment,
+)
+from hybrid_source.iceberg_plan import PlanReport, data_entries, exact_bounds, plan_files
 from hybrid_source.iceberg_scan import IcebergScanner
 from hybrid_source.predicates import plan_filter
 from hybrid_source.splits import HistoryFile, Split, SplitPlan
 
 
-def open_iceberg(table: Table, name: str, *, snapshot_id: int | None = None, pin: Json = None) -> IcebergHistory:
-    """Pin a snapshot of a loaded table.
+def open_iceberg(
+    table: Table,
+    name: str,
+    *,
+    snapshot_id: int | None = None,
+    since: int | None = None,
+    on_change: OnChange = "fail",
+    pin: Json = None,
+) -> IcebergHistory:
+    """Pin a snapshot of a loaded table, or the increment that leads to it from an earlier snapshot.
 
     Args:
         table: The loaded table; its current schema is the job's schema, whatever the snapshot's was.
         name: ``catalog.namespace.table``, for messages and the pin.
         snapshot_id: The snapshot to read; None for the current one.
-        pin: A pin from earlier; it decides alone.
+        since: Read only what the snapshots after this one (exclusive) have appended; None: all rows.
+        on_change: What to do with snapshots of an increment that changed or deleted rows.
+        pin: A pin from earlier; it decides alone, but for ``on_change``.
 
     Raises:
         NotFoundError: ``SNAPSHOT_NOT_FOUND``: the asked-for snapshot is not in the table.
-        SnapshotGoneError: The pinned snapshot is no longer in the table.
+        SnapshotGoneError: The pinned snapshot, or one that an increment needs, is no longer in the table.
         IdentityError: The table is not the one that was pinned (dropped and created again).
+        DataError: As :func:`hybrid_source.iceberg_increments.increment`.
     """
     if pin is None:
-        return IcebergHistory(table, name, _chosen(table, name, snapshot_id))
+        chosen = _chosen(table, name, snapshot_id)
+    else:
+        chosen, since = _pinned(table, name, pin), pin.get("since")
+    if since is None or chosen is None:
+        return IcebergHistory(table, name, chosen)
+    return IcebergHistory(table, name, chosen, increment(table, name, since, chosen, on_change))
+
+
+def newer_pin(table: Table, name: str, pin: Json, on_change: OnChange = "fail") -> Json:
+    """The pin of the increment from a pinned version to the table's newest snapshot; None when there is none newer.
+
+    After a version without a snapshot (a table that was empty then) this is a pin of all rows, without ``since``.
+
+    Args:
+        table: The table, loaded just now.
+        name: As in the pin.
+        pin: Of the whole table, or of an increment.
+        on_change: See :func:`open_iceberg`.
+
+    Raises:
+        SnapshotGoneError: Snapshots in between have been expired.
+        IdentityError: It is another table.
+        DataError: As :func:`hybrid_source.iceberg_increments.increment`.
+    """
+    _check_identity(table, name, pin)
+    head = table.current_snapshot()
+    if head is None or head.snapshot_id == pin["snapshot_id"]:
+        return None
+    since = pin["snapshot_id"]
+    if since is None:
+        return IcebergHistory(table, name, head).pin
+    return IcebergHistory(table, name, head, increment(table, name, since, head, on_change)).pin
+
+
+def whole_pin(pin: Json) -> Json:
+    """The pin of all rows at an increment's end: what a boundary is resolved for."""
+    return {key: value for key, value in pin.items() if key != "since"}
+
+
+def _check_identity(table: Table, name: str, pin: Json) -> None:
     uuid = str(table.metadata.table_uuid)
     if pin["table_uuid"] != uuid:
         raise IdentityError(
@@ -48,11 +106,15 @@ def open_iceberg(table: Table, name: str, *, snapshot_id: int | None = None, pin
             hint="start the job afresh under a new uid, or restore the old table",
             context={"table": name, "recorded": pin["table_uuid"], "found": uuid},
         )
+
+
+def _pinned(table: Table, name: str, pin: Json) -> Snapshot | None:
+    _check_identity(table, name, pin)
     pinned = pin["snapshot_id"]
     snapshot = table.metadata.snapshot_by_id(pinned) if pinned is not None else None
     if pinned is not None and snapshot is None:
         raise snapshot_gone(name, pinned)
-    return IcebergHistory(table, name, snapshot)
+    return snapshot
 
 
 def snapshot_gone(name: str, snapshot_id: int | None, file: str = "") -> SnapshotGoneError:
@@ -81,12 +143,13 @@ def _chosen(table: Table, name: str, snapshot_id: int | None) -> Snapshot | None
 
 
 class IcebergHistory:
-    """A table at one snapshot. Columns are those of the table's current schema, matched by field id."""
+    """A table at one snapshot, or an increment up to it. Columns are those of the current schema, by field id."""
 
-    def __init__(self, table: Table, name: str, snapshot: Snapshot | None) -> None:
+    def __init__(self, table: Table, name: str, snapshot: Snapshot | None, increment: Increment | None = None) -> None:
         self._table = table
         self._name = name
         self._snapshot = snapshot
+        self._increment = increment
         self._scanner = IcebergScanner(table)
 
     @property
@@ -116,12 +179,18 @@ class IcebergHistory:
 
     @property
     def pin(self) -> Json:
-        """``{"table", "table_uuid", "snapshot_id"}``."""
+        """``{"table", "table_uuid", "snapshot_id"}``; with ``since`` (exclusive) for an increment."""
         return {
             "table": self._name,
             "table_uuid": str(self._table.metadata.table_uuid),
             "snapshot_id": self.snapshot_id,
+            **({"since": self._increment.since} if self._increment else {}),
         }
+
+    @property
+    def increment(self) -> Increment | None:
+        """The snapshots it reads; None for a history of all rows."""
+        return self._increment
 
     @property
     def is_empty(self) -> bool:
@@ -129,6 +198,8 @@ class IcebergHistory:
         if self._snapshot is None:
             return True
         with mapping(f"read the manifests of table {self._name}"):
+            if self._increment is not None:
+                return not any(added_manifests(self._table, snapshot) for snapshot in self._increment.appends)
             return not any(
                 manifest.has_added_files() or manifest.has_existing_files()
                 for manifest in self._snapshot.manifests(self._table.io)
@@ -140,7 +211,7 @@ class IcebergHistory:
         pruning = plan_filter(query.rows_predicate(self.stored), self.schema, self._table)
         with mapping(f"plan table {self._name}"):
             try:
-                files, report = plan_files(self._table, self._name, self._snapshot, pruning.iceberg, query.event_time)
+                files, report = self._files(pruning.iceberg, query.event_time)
             except FileNotFoundError as error:
                 raise snapshot_gone(self._name, self.snapshot_id, str(error)) from error
         splits = SplitPlan(files, query.target, self._row_groups)
@@ -149,6 +220,11 @@ class IcebergHistory:
             splits, report, pruning.residual, self.stored, query, self._scanner.scan, self._check, pushed
         )
 
+    def _files(self, wanted: BooleanExpression, event_time: str | None) -> tuple[list[HistoryFile], PlanReport]:
+        if self._increment is not None:
+            return plan_increment(self._table, self._name, self._increment, wanted, event_time)
+        return plan_files(self._table, self._name, self._snapshot, wanted, event_time)
+
     def bounds(self, names: Sequence[str]) -> Iterator[tuple[tuple[Any, Any] | None, ...]]:
         """For each data file the exact (lower, upper) bounds of some columns, by statistics; None without them.
 
@@ -156,7 +232,14 @@ class IcebergHistory:
             names: Columns of the table's current schema; ``a.b`` is a field of a struct.
         """
         fields = [self._table.schema().find_field(name) for name in names]
-        return column_bounds(self._table, self._snapshot, fields)
+        for entries in self._entries():
+            yield from (exact_bounds(entry.data_file, fields) for entry in entries)
+
+    def _entries(self) -> Iterator[list[ManifestEntry]]:
+        if self._increment is None:
+            return data_entries(self._table, self._snapshot)
+        manifests = [m for snapshot in self._increment.appends for m in added_manifests(self._table, snapshot)]
+        return added_entries(self._table, manifests, AlwaysTrue())
 
     def _row_groups(self, file: HistoryFile) -> Sequence[int]:
         try:

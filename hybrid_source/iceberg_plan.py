@@ -86,29 +86,29 @@ def plan_files(
     manifests = snapshot.manifests(table.io)
     deletes = _delete_index(planner, [m for m in manifests if m.content == ManifestContent.DELETES], name)
     data = [m for m in manifests if m.content == ManifestContent.DATA]
-    compact = _Compactor(table, name, deletes, event_time)
+    compact = Compactor(table, name, deletes, event_time)
     files: list[HistoryFile] = []
     opened = 0
-    for entries in _opened(planner, data):
+    for entries in opened_manifests(planner, data):
         opened += 1
         files.extend(compact(entry) for entry in entries)
     return files, _report(files, snapshot, opened, data)
 
 
-def column_bounds(
-    table: Table, snapshot: Snapshot | None, fields: Sequence[NestedField]
-) -> Iterator[tuple[tuple[Any, Any] | None, ...]]:
-    """For each data file of a snapshot the (lower, upper) bounds of some fields; None where they are not exact.
+def data_entries(table: Table, snapshot: Snapshot | None) -> Iterator[list[ManifestEntry]]:
+    """The data files of a snapshot, manifest by manifest."""
+    if snapshot is None:
+        return
+    manifests = [m for m in snapshot.manifests(table.io) if m.content == ManifestContent.DATA]
+    yield from opened_manifests(ManifestGroupPlanner(table.metadata, table.io), manifests)
+
+
+def exact_bounds(file: DataFile, fields: Sequence[NestedField]) -> tuple[tuple[Any, Any] | None, ...]:
+    """The (lower, upper) bounds of some fields in a data file; None where they are not exact.
 
     Bounds do not show nulls: a file with nulls in a field, or that does not count them, has none.
     """
-    if snapshot is None:
-        return
-    planner = ManifestGroupPlanner(table.metadata, table.io)
-    manifests = [m for m in snapshot.manifests(table.io) if m.content == ManifestContent.DATA]
-    for entries in _opened(planner, manifests):
-        for entry in entries:
-            yield tuple(_exact_bounds(entry.data_file, field) for field in fields)
+    return tuple(_exact_bounds(file, field) for field in fields)
 
 
 def _exact_bounds(file: DataFile, field: NestedField) -> tuple[Any, Any] | None:
@@ -125,14 +125,15 @@ def _exact_bounds(file: DataFile, field: NestedField) -> tuple[Any, Any] | None:
     return from_bytes(kind, low), from_bytes(kind, high)
 
 
-def _opened(planner: ManifestGroupPlanner, manifests: Sequence[ManifestFile]) -> Iterator[list[ManifestEntry]]:
+def opened_manifests(planner: ManifestGroupPlanner, manifests: Sequence[ManifestFile]) -> Iterator[list[ManifestEntry]]:
+    """The live entries of each manifest that may hold rows of the planner's filter; a few manifests at a time."""
     for start in range(0, len(manifests), _MANIFESTS_AT_ONCE):
         yield from planner.plan_manifest_entries(manifests[start : start + _MANIFESTS_AT_ONCE])
 
 
 def _delete_index(planner: ManifestGroupPlanner, manifests: Sequence[ManifestFile], name: str) -> DeleteFileIndex:
     index = DeleteFileIndex()
-    for entries in _opened(planner, manifests):
+    for entries in opened_manifests(planner, manifests):
         for entry in entries:
             file = entry.data_file
             if file.content == DataFileContent.EQUALITY_DELETES:
@@ -152,7 +153,7 @@ def unsupported(name: str, file: DataFile, what: str) -> UserError:
     )
 
 
-class _Compactor:
+class Compactor:
     """Data-file entries to :class:`HistoryFile`; the large pyiceberg objects are let go."""
 
     def __init__(self, table: Table, name: str, deletes: DeleteFileIndex, event_time: str | None) -> None:
@@ -166,6 +167,11 @@ class _Compactor:
         }
 
     def __call__(self, entry: ManifestEntry) -> HistoryFile:
+        """The entry's file, with the position deletes that apply to it.
+
+        Raises:
+            UserError: ``TABLE_UNSUPPORTED``.
+        """
         file = entry.data_file
         if file.file_format != FileFormat.PARQUET:
             raise unsupported(self._name, file, f"data files in {file.file_format.value}; only Parquet is read")
