@@ -18,7 +18,7 @@ from uuid import uuid4
 
 from headrace.kernel import crash
 from headrace.kernel.clock import Clock
-from headrace.kernel.errors import ExternalError, GraphChangedError, UnavailableError
+from headrace.kernel.errors import ExternalError, GraphChangedError, HeadraceError, UnavailableError
 from headrace.kernel.protocols import (
     BlobStore,
     EpochId,
@@ -259,7 +259,7 @@ class Attempt:
             self._flow.commit(node.id, prepared[node.id])
         crash.point("after-commit")
         committed = self._clock.monotonic()
-        self._checkpoints.retire(self.head, self._policy.retain)
+        self._retire()
         self.epochs_done += 1
         self._observer.on_epoch(
             EpochReport(
@@ -273,6 +273,14 @@ class Attempt:
             )
         )
         self._begin_epoch()
+
+    def _retire(self) -> None:
+        """Tidying up: the epoch is committed whatever comes of it, and the next one tries again."""
+        try:
+            self._checkpoints.retire(self.head, self._policy.retain)
+        except HeadraceError as error:
+            text = f"old checkpoints are not removed: {error.message}"
+            self._event(Level.WARNING, "retire-failed", text, epoch=self.epoch, error=error.to_dict())
 
     def _within_timeout(self, *, finished: bool) -> dict[str, PreCommit]:
         future: Future[dict[str, PreCommit]] = Future()

@@ -1,18 +1,22 @@
 """What a running job tells the outside: small frozen values through one protocol.
 
-An observer is called from the engine's threads. Its methods return at once and never raise: whatever goes wrong in
-showing or storing progress is no reason to stop a job.
+An observer is called from the engine's threads. Its methods return at once. One that raises is logged, and the job goes
+on: whatever goes wrong in showing or storing progress is no reason to stop it.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Final, Protocol
 
 from headrace.kernel.protocols import Json
+
+_log: Final = logging.getLogger(__name__)
 
 
 class Phase(StrEnum):
@@ -160,7 +164,7 @@ class Event:
 
 
 class Observer(Protocol):
-    """Takes what a running job has to say. Never raises, never blocks."""
+    """Takes what a running job has to say. Never blocks; what it raises is logged (:class:`GuardedObserver`)."""
 
     def on_progress(self, progress: Progress) -> None:
         """About once a second."""
@@ -183,6 +187,38 @@ class SilentObserver:
 
     def on_event(self, event: Event) -> None:
         """See :meth:`Observer.on_event`."""
+
+
+class GuardedObserver:
+    """Passes everything on to another observer, and logs what that one raises instead of letting it end the job."""
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+        self._last = ""
+
+    def on_progress(self, progress: Progress) -> None:
+        """See :meth:`Observer.on_progress`."""
+        with self._guarded("progress"):
+            self._observer.on_progress(progress)
+
+    def on_epoch(self, report: EpochReport) -> None:
+        """See :meth:`Observer.on_epoch`."""
+        with self._guarded(f"the report of epoch {report.epoch}"):
+            self._observer.on_epoch(report)
+
+    def on_event(self, event: Event) -> None:
+        """See :meth:`Observer.on_event`."""
+        with self._guarded(f"event {event.code} ({event.message})"):
+            self._observer.on_event(event)
+
+    @contextmanager
+    def _guarded(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - whatever an observer raises, the job is not its business
+            # Progress comes twice a second: the same failure is shown with its traceback once.
+            again, self._last = repr(error) == self._last, repr(error)
+            _log.warning("the observer failed to take %s: %r", what, error, exc_info=None if again else error)
 
 
 class StopSignal:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from contextlib import suppress
-from typing import Final
+from typing import Final, Literal
 from uuid import uuid4
 
 from headrace.kernel.clock import Clock, SystemClock
@@ -15,11 +15,10 @@ from headrace.kernel.errors import (
     TransactionAbortedError,
     UnavailableError,
 )
-from headrace.kernel.protocols import HeadStore
 from headrace.runtime.collector import quiet_collector
 from headrace.runtime.engine import Attempt
 from headrace.runtime.job import CheckpointPolicy, Program, RunOptions, RunResult
-from headrace.runtime.observer import Event, Level, Observer, StopSignal
+from headrace.runtime.observer import Event, GuardedObserver, Level, Observer, StopSignal
 from headrace.runtime.progress import Meter
 from headrace.state.checkpoint import CheckpointStore
 from headrace.state.stores import JobStore
@@ -49,16 +48,15 @@ def run(
     """
     clock = clock or SystemClock()
     owner = uuid4().hex
+    observer = GuardedObserver(observer)
     checkpoints = CheckpointStore(store, program.uid)
     meter = Meter()
-    restarts = 0
-    failures = 0
+    restarts = failures = epoch = 0
     while True:
         attempt: Attempt | None = None
         try:
-            if restarts:
-                still_mine(store.head, owner)
-            head, record = checkpoints.acquire(owner)
+            head, record = checkpoints.acquire(owner, expected=owner if restarts else None)
+            epoch = record.epoch if record else 0
             meter.begin_attempt()
             attempt = Attempt(
                 program,
@@ -78,49 +76,38 @@ def run(
             if attempt is None and not restarts:
                 raise
             with suppress(ExternalError):  # a store that does not answer is asked again before the next attempt
-                still_mine(store.head, owner)
+                checkpoints.check_owner(owner)
             failures = 1 if attempt is not None and attempt.epochs_done else failures + 1
             # What does not answer when a run begins is for the user, or a supervisor, to know at once.
             opened = attempt is not None and attempt.opened
             never_ran = not restarts and not opened and isinstance(error, UnavailableError)
             if never_ran or not _recoverable(error) or failures > policy.tolerated_failures:
                 raise
-            restarts += 1
+            epoch = attempt.epoch if attempt else epoch
             pause = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (failures - 1)) * random.uniform(0.5, 1.0)  # noqa: S311
-            observer.on_event(
-                Event(
-                    Level.WARNING, "restart", f"recovering from the last checkpoint in {pause:.1f} s", error.to_dict()
-                )
-            )
-            stop.wait(pause)
-            if stop.is_set:
-                raise
+            if _stopped(stop, pause, error, observer):
+                return _result("suspended", epoch, meter, restarts)
+            restarts += 1
         else:
-            return RunResult(
-                "finished" if finished else "suspended",
-                attempt.epoch,
-                meter.records,
-                dict(meter.rows_out),
-                meter.late_rows,
-                meter.error_rows,
-                restarts,
-            )
+            return _result("finished" if finished else "suspended", attempt.epoch, meter, restarts)
+
+
+def _stopped(stop: StopSignal, pause: float, error: HeadraceError, observer: Observer) -> bool:
+    """Wait before the next attempt; True when a stop is asked for before or meanwhile."""
+    if not stop.is_set:
+        text = f"recovering from the last checkpoint in {pause:.1f} s"
+        observer.on_event(Event(Level.WARNING, "restart", text, error.to_dict()))
+    if not stop.wait(pause):
+        return False
+    text = f"stopped at the last checkpoint after a failure: {error.message}"
+    observer.on_event(Event(Level.WARNING, "stopped-after-failure", text, error.to_dict()))
+    return True
+
+
+def _result(status: Literal["finished", "suspended"], epoch: int, meter: Meter, restarts: int) -> RunResult:
+    return RunResult(status, epoch, meter.records, dict(meter.rows_out), meter.late_rows, meter.error_rows, restarts)
 
 
 def _recoverable(error: HeadraceError) -> bool:
     # The head is still ours, so what looked like a fence was a transaction that the broker timed out.
     return error.retryable or isinstance(error, FencedError | TransactionAbortedError)
-
-
-def still_mine(heads: HeadStore, owner: str) -> None:
-    """Check that nobody has taken the job over since ``owner`` did.
-
-    Raises:
-        FencedError: Another instance has taken the job over.
-    """
-    head = heads.read()
-    if head is None or head.owner != owner:
-        raise FencedError(
-            "another instance has taken this job over",
-            hint="this instance has stopped and committed nothing more; run only one instance of a job",
-        )

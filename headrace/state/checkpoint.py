@@ -104,6 +104,14 @@ def record_name(epoch: EpochId) -> str:
     return f"epochs/{epoch.lineage}/{epoch.epoch:012d}-{epoch.attempt}/record.json"
 
 
+def _check_owner(head: Head | None, owner: str) -> None:
+    if head is None or head.owner != owner:
+        raise FencedError(
+            "another instance has taken this job over",
+            hint="this instance has stopped and committed nothing more; run only one instance of a job",
+        )
+
+
 def _note_name(record: str) -> str:
     return f"{record.rpartition('/')[0]}/committed.json"
 
@@ -127,21 +135,27 @@ class CheckpointStore:
 
     # ------------------------------------------------------------------------------------------------------ head
 
-    def acquire(self, owner: str) -> tuple[Head, Checkpoint | None]:
+    def acquire(self, owner: str, expected: str | None = None) -> tuple[Head, Checkpoint | None]:
         """Become the owner of the job: every other instance fails at its next :meth:`advance`.
 
         The record is read before the swap, so that a release which cannot read it leaves a running job alone.
+
+        Args:
+            owner: Who.
+            expected: Only from this owner, so that a restart takes nothing back from a successor. None: from anybody.
 
         Returns:
             The new head, and the last decided checkpoint, None for a new job (with a new lineage).
 
         Raises:
-            FencedError: Other instances took the head in all of ten tries.
+            FencedError: The head is not ``expected``'s, or other instances took it in all of ten tries.
             UserError: The record belongs to another job or to a later release.
             DataError: The record is damaged.
         """
         for _ in range(_ACQUIRE_TRIES):
             current = self._heads.read()
+            if expected is not None:
+                _check_owner(current, expected)
             try:
                 checkpoint = self.read(current.record) if current and current.record else None
             except NotFoundError as error:
@@ -178,6 +192,14 @@ class CheckpointStore:
         new = replace(head, sequence=head.sequence + 1, nonce=uuid.uuid4().hex, record=record)
         self._heads.swap(head, new)
         return new
+
+    def check_owner(self, owner: str) -> None:
+        """Check that nobody has taken the job over since ``owner`` did.
+
+        Raises:
+            FencedError: Another instance has taken the job over.
+        """
+        _check_owner(self._heads.read(), owner)
 
     # --------------------------------------------------------------------------------------------------- records
 
