@@ -16,6 +16,8 @@ OFFSET: Final = "_kafka_offset"
 TIMESTAMP: Final = "_kafka_timestamp"
 KEY: Final = "_kafka_key"
 ROW_WATERMARK: Final = "_row_watermark"
+DELETED: Final = "_kafka_deleted"
+WEIGHT: Final = "_weight"
 
 METADATA: Final = pl.Schema(
     {
@@ -28,11 +30,22 @@ METADATA: Final = pl.Schema(
 )
 """Where a row came from. Null in history rows of tables that do not carry them."""
 
-SYSTEM: Final = pl.Schema({**METADATA, ROW_WATERMARK: pl.Int64()})
-"""Metadata plus the row's watermark: microseconds, the event time below which rows were late when this row came.
+SYSTEM: Final = pl.Schema({**METADATA, ROW_WATERMARK: pl.Int64(), DELETED: pl.Boolean()})
+"""Metadata, the row's watermark, and whether the row is a tombstone.
 
-It is the watermark of the row's own partition made from earlier offsets only, raised to the source's watermark where
-an idle partition let that pass. Null where no row can be late: in history, and in batches of the tail with no late row.
+The row's watermark: microseconds, the event time below which rows were late when this row came. It is the watermark of
+the row's own partition made from earlier offsets only, raised to the source's watermark where an idle partition let
+that pass. Null where no row can be late: in history, and in batches of the tail with no late row.
+
+A tombstone is a record with a key and a null value. Sources that are read as changelogs give it as a row with the key's
+columns, all others null, and true here; null stands for false.
+"""
+
+WEIGHT_TYPE: Final = pl.Int64()
+"""The weight of a changelog's row: +1 inserts it, -1 takes an equal one back. Rows without the column weigh +1.
+
+Linear operators (filter, select, joins with a static table) let it pass; a sink turns rows into upserts and deletes, or
+keeps it as a column.
 """
 
 ERRORS: Final = pl.Schema(
