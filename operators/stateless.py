@@ -52,7 +52,7 @@ class Filter:
 class Select:
     """Keep or compute exactly these columns, in this order.
 
-    The column ``_row_watermark`` passes through by itself, because windows behind need it.
+    The columns ``_row_watermark`` and ``_weight`` pass through by themselves: windows and sinks behind need them.
 
     Args:
         id: Stable id.
@@ -78,7 +78,7 @@ class Select:
 
     def apply(self, rows: pl.LazyFrame) -> pl.LazyFrame:
         """The selected columns."""
-        carried = cs.by_name(columns.ROW_WATERMARK, require_all=False)
+        carried = cs.by_name(columns.ROW_WATERMARK, columns.WEIGHT, require_all=False)
         return rows.select(*(row.expr for row in self._rows), carried)
 
 

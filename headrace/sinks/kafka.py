@@ -6,6 +6,9 @@ the epoch is decided. *Commit* commits that transaction. If it is gone (timed ou
 ``init_transactions`` with a new producer settles what was open, the marker topic tells whether the epoch was
 committed, and if not it is produced again from the staged records.
 
+A changelog (rows with ``_weight``) becomes upserts by key: the newest row of each key, and a null value (a tombstone) for
+one that is gone, as a compacted topic wants it. The key must tell rows apart.
+
 Guarantee: exactly-once for consumers with ``isolation.level=read_committed``. Values: see
 :mod:`headrace.sinks.json_encode`. Keys: :func:`headrace.sinks.json_encode.record_key`.
 """
@@ -13,7 +16,7 @@ Guarantee: exactly-once for consumers with ``isolation.level=read_committed``. V
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -21,7 +24,7 @@ from typing import Any, Final
 import polars as pl
 
 from headrace.kafka import KafkaCluster, KafkaMetadata
-from headrace.kernel import crash
+from headrace.kernel import columns, crash
 from headrace.kernel.boundary import Boundary
 from headrace.kernel.errors import (
     DataError,
@@ -36,6 +39,7 @@ from headrace.sinks import commit_marker
 from headrace.sinks.json_encode import json_object, record_key
 from headrace.sinks.kafka_topics import ensure_topic
 from headrace.sinks.kafka_transaction import TransactionalProducer
+from headrace.sinks.upserts import check_upsert_key, upserts
 from headrace.state.checkpoint import staging_folder
 from headrace.state.frames import frame_from_ipc, frame_to_ipc
 
@@ -76,7 +80,7 @@ class KafkaSink:
             NotFoundError: The topic is not there, and is not to be created.
             SchemaError: A column has no JSON form, or a key column is missing.
         """
-        encoder = (record_key(schema, self.key).alias("key"), json_object(schema).alias("value"))
+        encoder = _encoder(self, schema)
         if self.create:
             topic = ensure_topic(self.cluster, self.topic, partitions=self.partitions)
         else:
@@ -92,7 +96,7 @@ class KafkaSinkWriter:
         self,
         sink: KafkaSink,
         context: SinkContext,
-        encoder: tuple[pl.Expr, pl.Expr],
+        encoder: Callable[[pl.DataFrame], pl.DataFrame],
         topic_id: str | None,
         marker_partition: int,
     ) -> None:
@@ -121,7 +125,7 @@ class KafkaSinkWriter:
     def write(self, frame: pl.DataFrame) -> None:
         """See :meth:`SinkWriter.write`. Encoded at once; beyond 64 MB the records go to the blob store."""
         if frame.height:
-            self._records.add(frame.select(*self._encoder))
+            self._records.add(self._encoder(frame))
 
     def prepare(self, epoch: EpochId, coverage: Boundary | None) -> PreCommit | None:
         """See :meth:`SinkWriter.prepare`.
@@ -249,6 +253,16 @@ class KafkaSinkWriter:
         if self._producer is None:
             raise InternalError(f"sink {self._sink.id!r} was not recovered before its first epoch")
         return self._producer
+
+
+def _encoder(sink: KafkaSink, schema: pl.Schema) -> Callable[[pl.DataFrame], pl.DataFrame]:
+    """Rows to records with ``key`` and ``value``; a changelog's to upserts and tombstones."""
+    payload = pl.Schema({name: dtype for name, dtype in schema.items() if name != columns.WEIGHT})
+    key, value = record_key(payload, sink.key).alias("key"), json_object(payload).alias("value")
+    if columns.WEIGHT not in schema:
+        return lambda rows: rows.select(key, value)
+    check_upsert_key(sink.id, sink.key)
+    return lambda rows: upserts(rows.select(key, value, columns.WEIGHT), sink.id)
 
 
 class _Records:

@@ -87,10 +87,13 @@ def test_a_state_without_offsets_is_older_than_every_version() -> None:
 @pytest.mark.parametrize("split", [False, True])
 def test_a_state_that_holds_a_key_twice_is_refused(split: bool) -> None:
     run = Running(NORMALIZE, VERSIONS)
-    one, two = versions(("a", 1.0, None, None)), versions(("a", 2.0, None, None))
+    first, second = versions(("a", 1.0, None, None)), versions(("a", 2.0, None, None))
+    if split:
+        run.feed(first)
+    else:
+        second = pl.concat([first, second])
     with pytest.raises(DataError, match="more than once") as caught:
-        for frame in [one, two] if split else [pl.concat([one, two])]:
-            run.feed(frame)
+        run.feed(second)
     assert caught.value.code == "CHANGELOG_KEY_TWICE"
     assert "k = 'a'" in caught.value.detail
 
