@@ -124,6 +124,17 @@ class Job:
         wanted = _given(table=table, on=on, columns=columns, how=how, prefix=prefix, many=many)
         return self._step({"lookup": wanted}, id, from_)
 
+    def aggregate(
+        self,
+        aggregate: Mapping[str, str | Aggregate],
+        *,
+        by: str | Sequence[str] | None = None,
+        id: str | None = None,
+        from_: str | None = None,
+    ) -> Job:
+        """Aggregate by key without windows; gives out a changelog."""
+        return self._step({"aggregate": _given(by=by, aggregate=dict(aggregate))}, id, from_)
+
     def window(
         self,
         tumbling: DurationLike,

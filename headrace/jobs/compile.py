@@ -21,6 +21,7 @@ from headrace.jobs.graph import JobGraph, StepNode, build_graph
 from headrace.jobs.graph import SinkNode as SpecSink
 from headrace.jobs.names import suggest
 from headrace.jobs.spec import (
+    AggregateStep,
     IcebergSink,
     JobSpec,
     KafkaSink,
@@ -212,6 +213,6 @@ def _located(spec: JobSpec, node: StepNode) -> Iterator[None]:
 
 
 def _node(node: StepNode, built: Transform | StatefulOperator) -> TransformNode | StatefulNode:
-    if isinstance(node.step, WindowStep):
+    if isinstance(node.step, WindowStep | AggregateStep):
         return StatefulNode(node.id, node.input, built)  # type: ignore[arg-type] # build_step's contract
     return TransformNode(node.id, node.input, built)  # type: ignore[arg-type] # build_step's contract

@@ -9,10 +9,19 @@ import polars as pl
 from catalog.catalogs import Catalogs
 from headrace.jobs.config import Config
 from headrace.jobs.graph import StepNode
-from headrace.jobs.spec import FilterStep, IcebergTable, LookupStep, ParquetTable, SelectStep, WithColumnsStep
+from headrace.jobs.spec import (
+    AggregateStep,
+    FilterStep,
+    IcebergTable,
+    LookupStep,
+    ParquetTable,
+    SelectStep,
+    WithColumnsStep,
+)
 from headrace.kernel.errors import InternalError
 from headrace.kernel.protocols import LookupTable, StatefulOperator, Transform
 from hybrid_source.lookup import IcebergLookup, ParquetLookup
+from operators.keyed_aggregate import KeyedAggregate
 from operators.lookup import LookupJoin
 from operators.stateless import Filter, Select, WithColumns
 from operators.window import TumblingWindow
@@ -21,7 +30,7 @@ from operators.window import TumblingWindow
 def build_step(
     node: StepNode, event_time: str | None, tables: Mapping[str, pl.DataFrame]
 ) -> Transform | StatefulOperator:
-    """The operator of a step: stateful for windows, a transform for everything else.
+    """The operator of a step: stateful for windows and aggregates, a transform for everything else.
 
     Args:
         node: The step, resolved.
@@ -47,6 +56,8 @@ def build_step(
             many=wanted.many,
             name=wanted.table,
         )
+    if isinstance(step, AggregateStep):
+        return KeyedAggregate(node.id, step.aggregate.aggregate, step.aggregate.by)
     if event_time is None:
         raise InternalError(f"window {node.id!r} without event time passed the spec's checks")
     window = step.window

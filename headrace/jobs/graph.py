@@ -11,6 +11,7 @@ import polars as pl
 from headrace.jobs.column_types import parse_schema
 from headrace.jobs.names import suggest
 from headrace.jobs.spec import (
+    AggregateStep,
     AnySink,
     AnyStep,
     FilterStep,
@@ -32,6 +33,7 @@ _STEP_KINDS: Final[Mapping[type[AnyStep], str]] = {
     SelectStep: "select",
     LookupStep: "lookup",
     WindowStep: "window",
+    AggregateStep: "aggregate",
 }
 
 
@@ -72,6 +74,15 @@ class JobGraph:
             ref = by_id[ref.node].input
         return ref.node
 
+    def is_changelog(self, ref: Stream) -> bool:
+        """Whether the rows of ``ref`` carry ``_weight``: a running aggregate stands above."""
+        by_id = {node.id: node for node in self.steps}
+        while ref.node in by_id and ref.port == MAIN:
+            if isinstance(by_id[ref.node].step, AggregateStep):
+                return True
+            ref = by_id[ref.node].input
+        return False
+
     def readers(self, ref: Stream) -> list[StepNode | SinkNode]:
         """The nodes that read ``ref``."""
         nodes: list[StepNode | SinkNode] = [*self.steps, *self.sinks]
@@ -94,6 +105,8 @@ def build_graph(spec: JobSpec) -> JobGraph:
     graph = JobGraph(spec.sources, steps, _resolve_sinks(spec, steps))
     for node in graph.steps:
         _check_step(spec, graph, node)
+    for sink in graph.sinks:
+        _check_changes(spec, graph, sink)
     _check_dead_ends(spec, graph)
     return graph
 
@@ -251,6 +264,14 @@ def _check_step(spec: JobSpec, graph: JobGraph, node: StepNode) -> None:
         hint = suggest(table, spec.tables) or "declare it under tables"
         raise spec.problem(*node.path, "lookup", "table", message=f"there is no table named {table!r}", hint=hint)
     if isinstance(node.step, WindowStep):
+        if graph.is_changelog(node.input):
+            raise spec.problem(
+                *node.path,
+                "window",
+                message=f"window {node.id!r} reads a changelog, whose rows may be taken back after it has closed",
+                hint="use a step aggregate, which follows its input",
+                code="CHANGELOG_UNSUPPORTED",
+            )
         source = graph.source_of(node.input)
         if graph.sources[source].event_time is None:
             raise spec.problem(
@@ -259,6 +280,28 @@ def _check_step(spec: JobSpec, graph: JobGraph, node: StepNode) -> None:
                 message=f"window {node.id!r} needs an event time, and source {source!r} has none",
                 hint=f"add event_time: {{column: ...}} to sources.{source}",
             )
+
+
+def _check_changes(spec: JobSpec, graph: JobGraph, node: SinkNode) -> None:
+    changes = graph.is_changelog(node.input)
+    if isinstance(node.sink, IcebergSink):
+        if changes and node.sink.iceberg.changes is None:
+            raise spec.problem(
+                *node.path,
+                "iceberg",
+                message=f"sink {node.id!r} appends, and {str(node.input)!r} gives a changelog, which takes rows back",
+                hint="write changes: append to keep each change as a row with _weight +1 or -1, or use a kafka sink "
+                "with a key, which upserts",
+                code="CHANGELOG_UNSUPPORTED",
+            )
+    elif changes and not node.sink.kafka.key:
+        raise spec.problem(
+            *node.path,
+            "kafka",
+            message=f"sink {node.id!r} takes a changelog and has no key",
+            hint="name the columns that identify a row: key: [...]; updates and deletes are records of that key",
+            code="UPSERT_WITHOUT_KEY",
+        )
 
 
 def _check_dead_ends(spec: JobSpec, graph: JobGraph) -> None:

@@ -185,7 +185,7 @@ StaticTable = Annotated[
 # ----------------------------------------------------------------------------------------------------------- steps
 
 
-STEP_KINDS: Final = ("filter", "with_columns", "select", "lookup", "window")
+STEP_KINDS: Final = ("filter", "with_columns", "select", "lookup", "window", "aggregate")
 """The keys that make a step."""
 
 
@@ -265,15 +265,29 @@ class WindowStep(Node):
     window: WindowSpec
 
 
+class RunningAggregateSpec(SpecModel):
+    """Running aggregates: the result of each key so far, as a changelog."""
+
+    by: AnyNumber = Field(default=(), description="Columns of the key; none: one result over all rows.")
+    aggregate: dict[str, AggregateExpression] = Field(min_length=1, description="Output column to SQL aggregate.")
+
+
+class AggregateStep(Node):
+    """Aggregates rows by key without windows; gives out a changelog (rows with ``_weight``)."""
+
+    aggregate: RunningAggregateSpec
+
+
 Step = Annotated[
     Annotated[FilterStep, Tag("@filter")]
     | Annotated[WithColumnsStep, Tag("@with_columns")]
     | Annotated[SelectStep, Tag("@select")]
     | Annotated[LookupStep, Tag("@lookup")]
-    | Annotated[WindowStep, Tag("@window")],
+    | Annotated[WindowStep, Tag("@window")]
+    | Annotated[AggregateStep, Tag("@aggregate")],
     by_key(*STEP_KINDS),
 ]
-AnyStep: TypeAlias = FilterStep | WithColumnsStep | SelectStep | LookupStep | WindowStep
+AnyStep: TypeAlias = FilterStep | WithColumnsStep | SelectStep | LookupStep | WindowStep | AggregateStep
 
 # ----------------------------------------------------------------------------------------------------------- sinks
 
@@ -286,6 +300,9 @@ class IcebergTarget(SpecModel):
     table: TableName
     create: bool = Field(default=False, description="Create the table when it is not there.")
     partition_by: AnyNumber = Field(default=(), description="Partitioning of a created table, e.g. day(window_start).")
+    changes: Literal["append"] | None = Field(
+        default=None, description="append: a changelog's rows are appended with their _weight, +1 or -1."
+    )
 
 
 class IcebergSink(Node):

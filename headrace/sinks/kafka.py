@@ -6,8 +6,8 @@ the epoch is decided. *Commit* commits that transaction. If it is gone (timed ou
 ``init_transactions`` with a new producer settles what was open, the marker topic tells whether the epoch was
 committed, and if not it is produced again from the staged records.
 
-A changelog (rows with ``_weight``) becomes upserts by key: the newest row of each key, and a null value (a tombstone) for
-one that is gone, as a compacted topic wants it. The key must tell rows apart.
+A changelog (rows with ``_weight``) becomes upserts by key: the newest row of each key, and a null value (a tombstone)
+for one that is gone, as a compacted topic wants it. The key must tell rows apart.
 
 Guarantee: exactly-once for consumers with ``isolation.level=read_committed``. Values: see
 :mod:`headrace.sinks.json_encode`. Keys: :func:`headrace.sinks.json_encode.record_key`.
