@@ -27,7 +27,7 @@ class HistoryQuery:
         predicate: Exact filter on rows, pushed down from the plan.
         where: The job's own restriction of the history, likewise exact.
         event_time: The event-time column; gives the order of the files and the watermark.
-        trim: Leave out rows at or above the boundary.
+        trims: Leave out rows at or above the boundary, for each topic.
         target: How much work one split is.
     """
 
@@ -35,12 +35,12 @@ class HistoryQuery:
     predicate: pl.Expr | None = None
     where: pl.Expr | None = None
     event_time: str | None = None
-    trim: Trim | None = None
+    trims: Sequence[Trim] = ()
     target: SplitTarget = field(default_factory=SplitTarget)
 
     def rows_predicate(self, stored: pl.Schema) -> pl.Expr | None:
         """Every condition that a row must meet."""
-        return all_of(self.where, self.predicate, self.trim.predicate(stored) if self.trim else None)
+        return all_of(self.where, self.predicate, *(trim.predicate(stored) for trim in self.trims))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import polars as pl
 
 from headrace.kernel import columns as system
-from headrace.kernel.boundary import Boundary
+from headrace.kernel.boundary import Boundary, TopicBoundary
+from headrace.kernel.errors import BoundaryError
 from headrace.kernel.protocols import Json, ReadRequest
 from hybrid_source.boundary import BoundaryContext, BoundaryRule, resolve_boundary
 from hybrid_source.history import History, HistoryPlan, HistoryQuery, Trim
 from hybrid_source.splits import SplitTarget
-from hybrid_source.stages import HistoryBatch, Resolution
+from hybrid_source.stages import EXACTLY_ONCE, HistoryBatch, Resolution
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,10 @@ class OffsetNames:
         """Whether a history has them."""
         return all(name.split(".")[0] in stored for name in (self.partition, self.offset))
 
+    def topic_column(self, stored: pl.Schema) -> str | None:
+        """The column with the topic: the one that is named, else Headrace's own where there is one."""
+        return self.topic or (system.TOPIC if system.TOPIC in stored else None)
+
 
 @dataclass(frozen=True, slots=True)
 class LakeHistory:
@@ -35,7 +40,6 @@ class LakeHistory:
 
     Attributes:
         open_history: Opens a version: the one of a pin, or (None) the one that the job asks for now.
-        topic: The tail's topic; None for a job without a tail.
         rules: How the boundary is found, in order.
         where: The job's restriction of the history.
         event_time: The event-time column.
@@ -44,7 +48,6 @@ class LakeHistory:
     """
 
     open_history: Callable[[Json], History]
-    topic: str | None = None
     rules: Sequence[BoundaryRule] = ()
     where: pl.Expr | None = None
     event_time: str | None = None
@@ -55,9 +58,11 @@ class LakeHistory:
         """See :meth:`hybrid_source.stages.HistoryStage.pin`."""
         return self.open_history(None).pin
 
-    def resolve(self, pin: Json, topic: str) -> Resolution:
+    def resolve(self, pin: Json, topics: Sequence[str]) -> Resolution:
         """See :meth:`hybrid_source.stages.HistoryStage.resolve`."""
-        return resolve_boundary(self.rules, BoundaryContext(self.open_history(pin), topic))
+        history = self.open_history(pin)
+        found = {topic: resolve_boundary(self.rules, BoundaryContext(history, topic)) for topic in topics}
+        return joined(found)
 
     def open(self, request: ReadRequest, pin: Json, trim: Boundary | None) -> OpenLakeHistory:
         """See :meth:`hybrid_source.stages.HistoryStage.open`."""
@@ -67,17 +72,59 @@ class LakeHistory:
             request.predicate,
             self.where,
             self.event_time,
-            self._trim(history.stored, trim),
+            self._trims(history.stored, trim),
             self.target,
         )
         return OpenLakeHistory(history.plan(query))
 
-    def _trim(self, stored: pl.Schema, boundary: Boundary | None) -> Trim | None:
-        covered = boundary.topics.get(self.topic) if boundary is not None and self.topic is not None else None
-        if covered is None or not self.offsets.within(stored):
-            return None
-        nexts = {partition: found.next for partition, found in covered.partitions.items()}
-        return Trim(nexts, self.offsets.partition, self.offsets.offset, self.offsets.topic, self.topic)
+    def _trims(self, stored: pl.Schema, boundary: Boundary | None) -> Sequence[Trim]:
+        if boundary is None or not self.offsets.within(stored):
+            return ()
+        several = len(boundary.topics) > 1
+        topic_column = self.offsets.topic_column(stored) if several else self.offsets.topic
+        if several and topic_column is None:
+            raise BoundaryError(
+                f"rows of the history do not say which of the topics {', '.join(sorted(boundary.topics))} they are of",
+                detail=f"looked for a column {self.offsets.topic or system.TOPIC} next to {self.offsets.offset}",
+                hint="read each topic as a source of its own, or name the column that holds the topic",
+            )
+        return [
+            Trim(
+                {partition: found.next for partition, found in covered.partitions.items()},
+                self.offsets.partition,
+                self.offsets.offset,
+                topic_column,
+                topic,
+            )
+            for topic, covered in boundary.topics.items()
+        ]
+
+
+def joined(found: Mapping[str, Resolution]) -> Resolution:
+    """The resolutions of several topics as one, whose boundary has exactly these topics.
+
+    Raises:
+        BoundaryError: They are recorded for different clusters.
+    """
+    clusters = {one.boundary.cluster for one in found.values()} - {None}
+    if len(clusters) > 1:
+        raise BoundaryError(
+            f"the boundaries of topics {', '.join(sorted(found))} are of different clusters",
+            detail=", ".join(f"{topic}: cluster {one.boundary.cluster}" for topic, one in sorted(found.items())),
+            hint="read the topics of each cluster as a source of their own",
+        )
+    topics = {topic: one.boundary.topics.get(topic, TopicBoundary({})) for topic, one in found.items()}
+    first = next(iter(found.values()))
+    if len(found) == 1:
+        return replace(first, boundary=replace(first.boundary, topics=topics))
+    guarantees = dict.fromkeys(one.guarantee for one in found.values() if one.guarantee != EXACTLY_ONCE)
+    return Resolution(
+        Boundary(topics, next(iter(clusters), None)),
+        ", ".join(dict.fromkeys(one.rule for one in found.values())),
+        "; ".join(f"topic {topic}: {one.evidence}" for topic, one in found.items()),
+        ", and ".join(guarantees) or EXACTLY_ONCE,
+        any(one.trim for one in found.values()),
+    )
 
 
 class OpenLakeHistory:

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 
 import polars as pl
 
-from headrace.kernel.boundary import Boundary, PartitionRange, TopicBoundary
+from headrace.kernel.boundary import Boundary, PartitionRange, TopicBoundary, TopicPartition, flat, nested
 from headrace.kernel.clock import Clock, SystemClock
 from headrace.kernel.errors import DecodeError, IdentityError, InternalError, SpecError
 from headrace.kernel.protocols import Batch, Json, Position, ReadRequest
@@ -43,7 +43,7 @@ class HybridPosition:
         cursor: Next split of the history; meaningless after it.
         tail: The tail's own position; its start while the history is read.
         resolution: The boundary and the rule that gave it; None without history or tail.
-        identity: The topic that all offsets refer to.
+        identities: The topics that all offsets refer to, by name.
         start: Offsets at which the tail's coverage begins, by partition (inclusive).
         watermark: Event time in microseconds, or None.
         event_time: The column that orders the history's splits; the cursor means nothing in another order.
@@ -56,10 +56,10 @@ class HybridPosition:
     cursor: Json = None
     tail: Json = None
     resolution: Resolution | None = None
-    identity: TopicIdentity | None = None
-    start: Mapping[int, int] | None = None
+    identities: Mapping[str, TopicIdentity] | None = None
+    start: Mapping[TopicPartition, int] | None = None
     watermark: int | None = None
-    handover: Mapping[int, int] | None = None
+    handover: Mapping[TopicPartition, int] | None = None
     event_time: str | None = None
 
     @property
@@ -82,15 +82,13 @@ class HybridPosition:
                 "guarantee": found.guarantee,
                 "trim": found.trim,
             }
-        if self.identity is not None:
-            out["topic"] = {
-                "name": self.identity.topic,
-                "id": self.identity.topic_id,
-                "cluster": self.identity.cluster_id,
+        if self.identities is not None:
+            out["topics"] = {
+                name: {"id": topic.topic_id, "cluster": topic.cluster_id} for name, topic in self.identities.items()
             }
         for name, offsets in (("start", self.start), ("handover", self.handover)):
             if offsets is not None:
-                out[name] = {str(partition): offset for partition, offset in offsets.items()}
+                out[name] = nested(offsets)
         return out
 
     @classmethod
@@ -106,7 +104,7 @@ class HybridPosition:
                 hint="run the release that wrote the checkpoint, or a later one",
             )
         found = value.get("boundary")
-        topic = value.get("topic")
+        topics = value.get("topics")
         return cls(
             phase=value["phase"],
             pin=value.get("pin"),
@@ -117,7 +115,9 @@ class HybridPosition:
             )
             if found
             else None,
-            identity=TopicIdentity(topic["name"], topic["id"], topic["cluster"]) if topic else None,
+            identities=None
+            if topics is None
+            else {name: TopicIdentity(name, topic["id"], topic["cluster"]) for name, topic in topics.items()},
             start=_by_partition(value.get("start")),
             watermark=value.get("watermark"),
             handover=_by_partition(value.get("handover")),
@@ -125,8 +125,8 @@ class HybridPosition:
         )
 
 
-def _by_partition(offsets: Mapping[str, int] | None) -> Mapping[int, int] | None:
-    return None if offsets is None else {int(partition): offset for partition, offset in offsets.items()}
+def _by_partition(offsets: Mapping[str, Mapping[str, int]] | None) -> Mapping[TopicPartition, int] | None:
+    return None if offsets is None else flat(offsets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +175,7 @@ class HybridSource:
                     f"source {self.name!r} was started without a tail, and has one now",
                     hint="restore the job without the tail, or give the job another uid",
                 )
-            check_identity(at.identity, self.tail.identity())
+            check_identities(at.identities or {}, self.tail.identities())
         if at.phase == "history" and at.cursor is not None and at.event_time != self._time_column:
             raise SpecError(
                 f"source {self.name!r} has read part of its history in the order of {at.event_time!r}, "
@@ -199,53 +199,52 @@ class HybridSource:
         pin = self.history.pin() if self.history else None
         if self.tail is None:
             return HybridPosition("history", pin, event_time=self._time_column)
-        identity = self.tail.identity()
+        identities = self.tail.identities()
         resolution = None
         if self.history is not None:
-            resolution = self.history.resolve(pin, self.tail.topic)
-            recorded = resolution.boundary.topics.get(self.tail.topic)
-            check_identity(
-                TopicIdentity(self.tail.topic, recorded.topic_id if recorded else None, resolution.boundary.cluster),
-                identity,
-            )
+            resolution = self.history.resolve(pin, tuple(identities))
+            check_identities(_recorded(resolution.boundary), identities)
         tail = self.tail.start(resolution.boundary if resolution else None)
         return HybridPosition(
             "history" if self.history else "tail",
             pin,
             tail=tail,
             resolution=resolution,
-            identity=identity,
+            identities=identities,
             start=self._covered_from(tail, resolution),
             event_time=self._time_column,
         )
 
-    def _covered_from(self, tail: Json, resolution: Resolution | None) -> Mapping[int, int]:
+    def _covered_from(self, tail: Json, resolution: Resolution | None) -> Mapping[TopicPartition, int]:
         if self.tail is None:
             return {}
-        known: Mapping[int, PartitionRange] = {}
-        if resolution is not None and self.tail.topic in resolution.boundary.topics:
-            known = resolution.boundary.topics[self.tail.topic].partitions
-        return {
-            partition: known[partition].start if partition in known else offset
-            for partition, offset in self.tail.offsets(tail).items()
-        }
+        known = resolution.boundary.ranges if resolution is not None else {}
+        return {at: known[at].start if at in known else offset for at, offset in self.tail.offsets(tail).items()}
 
 
-def check_identity(recorded: TopicIdentity | None, now: TopicIdentity) -> None:
-    """Compare the topic that recorded offsets refer to with the one that is there; what is not known is not compared.
+def _recorded(boundary: Boundary) -> Mapping[str, TopicIdentity]:
+    return {name: TopicIdentity(name, topic.topic_id, boundary.cluster) for name, topic in boundary.topics.items()}
+
+
+def check_identities(recorded: Mapping[str, TopicIdentity], now: Mapping[str, TopicIdentity]) -> None:
+    """Compare the topics that recorded offsets refer to with those that are there; what is not known is not compared.
 
     Raises:
-        IdentityError: It is another topic, it was deleted and created again, or it is another cluster.
+        IdentityError: The job does not read one of them any more, it was deleted and created again, or it is in
+            another cluster.
     """
-    if recorded is None:
-        return
-    if recorded.topic != now.topic:
-        raise IdentityError(
-            f"recorded offsets are of topic {recorded.topic!r}, the job reads topic {now.topic!r}",
-            hint="restore the job's topic, or give the job another uid to read the other one from its start",
-            code="TOPIC_CHANGED",
-            context={"recorded": recorded.topic, "found": now.topic},
-        )
+    for name, topic in recorded.items():
+        if name not in now:
+            raise IdentityError(
+                f"recorded offsets are of topic {name!r}, the job reads {', '.join(map(repr, now))}",
+                hint="restore the job's topic, or give the job another uid to read the others from their start",
+                code="TOPIC_CHANGED",
+                context={"recorded": name, "found": list(now)},
+            )
+        _check_identity(topic, now[name])
+
+
+def _check_identity(recorded: TopicIdentity, now: TopicIdentity) -> None:
     for what, then, found in (
         ("cluster id", recorded.cluster_id, now.cluster_id),
         ("topic id", recorded.topic_id, now.topic_id),
@@ -281,7 +280,7 @@ class HybridReader:
         self._at = at
         self._clock = source.clock
         self._opened = self._clock.monotonic()
-        self._first_times: dict[int, int] = {}
+        self._first_times: dict[TopicPartition, int] = {}
         self._peeked = float("-inf")
         self._tail: OpenTail | None = None
         self._history: OpenHistory | None = None
@@ -322,15 +321,15 @@ class HybridReader:
         None while the history is read: a prefix of the splits covers no prefix of the topic.
         """
         at = HybridPosition.from_json(position)
-        if at.phase != "tail" or self._source.tail is None or at.identity is None:
+        if at.phase != "tail" or self._source.tail is None or at.identities is None:
             return None
         start = at.start or {}
-        ranges = {
-            partition: PartitionRange(min(start.get(partition, 0), offset), offset)
-            for partition, offset in self._source.tail.offsets(at.tail).items()
-        }
-        topic = TopicBoundary(ranges, at.identity.topic_id)
-        return Boundary({at.identity.topic: topic}, at.identity.cluster_id)
+        ranges: dict[str, dict[int, PartitionRange]] = {}
+        for (topic, partition), offset in self._source.tail.offsets(at.tail).items():
+            begin = min(start.get(TopicPartition(topic, partition), 0), offset)
+            ranges.setdefault(topic, {})[partition] = PartitionRange(begin, offset)
+        topics = {name: TopicBoundary(found, at.identities[name].topic_id) for name, found in ranges.items()}
+        return Boundary(topics, next((topic.cluster_id for topic in at.identities.values()), None))
 
     def progress(self) -> Mapping[str, Json]:
         """See :meth:`headrace.kernel.protocols.SourceReader.progress`."""
@@ -444,7 +443,7 @@ class HybridReader:
             return None
         if got.errors is not None and self._source.fail_on_error:
             raise undecodable(got.errors)
-        self._at = replace(self._at, tail=got.position, watermark=got.watermark)
+        self._at = replace(self._at, tail=got.position, watermark=got.watermark, identities=tail.identities)
         return Batch(
             got.rows.lazy(),
             self.position,

@@ -12,11 +12,13 @@ from typing import Final, Protocol
 
 import polars as pl
 
-from headrace.kernel.boundary import Boundary
+from headrace.kernel.boundary import Boundary, TopicPartition
 from headrace.kernel.protocols import Json, ReadRequest
 
 END_OF_HISTORY: Final = 2**63 - 1
 """The history's watermark once every row of it has been handed out."""
+
+EXACTLY_ONCE: Final = "exactly-once"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ class Resolution:
     boundary: Boundary
     rule: str
     evidence: str
-    guarantee: str = "exactly-once"
+    guarantee: str = EXACTLY_ONCE
     trim: bool = True
 
 
@@ -84,8 +86,11 @@ class HistoryStage(Protocol):
     def pin(self) -> Json:
         """Decide which version is read; raises when there is none such."""
 
-    def resolve(self, pin: Json, topic: str) -> Resolution:
-        """The boundary that belongs to the pinned version.
+    def resolve(self, pin: Json, topics: Sequence[str]) -> Resolution:
+        """The boundary of some topics that belongs to the pinned version.
+
+        Returns:
+            One resolution, whose boundary has all of these topics and no others.
 
         Raises:
             BoundaryError: No rule gives one.
@@ -141,6 +146,10 @@ class OpenTail(Protocol):
     def position(self) -> Json:
         """Where it stands."""
 
+    @property
+    def identities(self) -> Mapping[str, TopicIdentity]:
+        """The topics that are read, those discovered since it was opened included, by name."""
+
     def lag(self) -> Sequence[Mapping[str, Json]]:
         """``{topic, partition, next, end}`` by partition, as last seen."""
 
@@ -151,12 +160,12 @@ class OpenTail(Protocol):
 class TailStage(Protocol):
     """Where the tail comes from."""
 
-    @property
-    def topic(self) -> str:
-        """The topic."""
+    def identities(self) -> Mapping[str, TopicIdentity]:
+        """The topics to read and their identities now, by name.
 
-    def identity(self) -> TopicIdentity:
-        """The topic's identity now."""
+        Raises:
+            NotFoundError: A topic is not there.
+        """
 
     def start(self, boundary: Boundary | None) -> Json:
         """The position at which the tail begins.
@@ -170,13 +179,13 @@ class TailStage(Protocol):
             IdentityError: A wanted offset lies beyond the end of the log, or a partition is gone.
         """
 
-    def offsets(self, position: Json) -> Mapping[int, int]:
+    def offsets(self, position: Json) -> Mapping[TopicPartition, int]:
         """Next offset by partition in a position."""
 
-    def ranges(self) -> Mapping[int, tuple[int, int]]:
+    def ranges(self) -> Mapping[TopicPartition, tuple[int, int]]:
         """By partition, what the log holds now: its start (inclusive) and its end (high watermark, exclusive)."""
 
-    def first_event_times(self, position: Json, partitions: Sequence[int]) -> Mapping[int, int]:
+    def first_event_times(self, position: Json, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Event time (microseconds) of the first record at or after ``position``, for partitions that have one."""
 
     def open(self, request: ReadRequest, position: Json, floor: int | None) -> OpenTail:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
@@ -12,21 +12,22 @@ import polars as pl
 from confluent_kafka import Message
 
 from headrace.kafka import KafkaCluster, KafkaMetadata
-from headrace.kernel.boundary import Boundary
+from headrace.kernel.boundary import Boundary, TopicPartition
 from headrace.kernel.clock import Clock, SystemClock
 from headrace.kernel.errors import GapError, HeadraceError, UnavailableError
 from headrace.kernel.protocols import Json, ReadRequest
 from hybrid_source.decode import Decoder, JsonDecoder
 from hybrid_source.hybrid import EventTime
 from hybrid_source.stages import OpenTail, TopicIdentity
-from hybrid_source.tail_assignment import Assignment
+from hybrid_source.tail_assignment import Assignment, place
 from hybrid_source.tail_batch import Records
 from hybrid_source.tail_bounds import TRANSACTION_WAIT_S, Bounds
-from hybrid_source.tail_offsets import EARLIEST, AtOffsets, AtTime, OnGap, Start, TopicOffsets
+from hybrid_source.tail_offsets import EARLIEST, AtOffsets, AtTime, LogOffsets, OnGap, Start
 from hybrid_source.tail_position import TailPosition
 from hybrid_source.tail_rate import RateLimit
 from hybrid_source.tail_reader import KafkaTailReader
 from hybrid_source.tail_rows import RowBuilder, event_times
+from hybrid_source.tail_topics import TopicChoice, TopicList, identities, places
 from hybrid_source.tail_watermark import TailWatermark
 
 PEEK_DEADLINE_S: Final = 10.0
@@ -40,7 +41,7 @@ class KafkaTail:
 
     Attributes:
         cluster: The cluster.
-        topic: The topic.
+        topics: The topics, which one consumer reads.
         schema: Payload columns that messages carry.
         event_time: None: no watermark.
         start_at: Where a tail without a history begins.
@@ -53,7 +54,7 @@ class KafkaTail:
     """
 
     cluster: KafkaCluster
-    topic: str
+    topics: TopicChoice
     schema: pl.Schema
     event_time: EventTime | None = None
     start_at: Start = EARLIEST
@@ -69,33 +70,31 @@ class KafkaTail:
         return KafkaMetadata(self.cluster)
 
     @property
-    def _offsets(self) -> TopicOffsets:
-        return TopicOffsets(self.topic, self._metadata, self.on_gap)
+    def _offsets(self) -> LogOffsets:
+        return LogOffsets(self._metadata, self.on_gap)
 
-    def identity(self) -> TopicIdentity:
-        """See :meth:`hybrid_source.stages.TailStage.identity`."""
-        found = self._metadata.describe(self.topic)
-        return TopicIdentity(self.topic, found.topic_id, found.cluster_id)
+    def identities(self) -> Mapping[str, TopicIdentity]:
+        """See :meth:`hybrid_source.stages.TailStage.identities`."""
+        return identities(self.topics.find(self._metadata))
 
     def start(self, boundary: Boundary | None) -> Json:
         """See :meth:`hybrid_source.stages.TailStage.start`."""
-        partitions = self._metadata.describe(self.topic).partitions
+        found = self.topics.find(self._metadata)
         if boundary is None:
-            return self._offsets.resolve(self.start_at, partitions).to_json()
-        covered = boundary.topics.get(self.topic)
-        nexts = {partition: found.next for partition, found in covered.partitions.items()} if covered else {}
-        return self._offsets.resume(nexts, partitions).to_json()
+            return self._offsets.resolve(self.start_at, places(found)).to_json()
+        nexts = {at: offset for at, offset in boundary.nexts.items() if at.topic in found}
+        return self._offsets.resume(nexts, places(found)).to_json()
 
-    def offsets(self, position: Json) -> Mapping[int, int]:
+    def offsets(self, position: Json) -> Mapping[TopicPartition, int]:
         """See :meth:`hybrid_source.stages.TailStage.offsets`."""
         return TailPosition.from_json(position).nexts
 
-    def ranges(self) -> Mapping[int, tuple[int, int]]:
+    def ranges(self) -> Mapping[TopicPartition, tuple[int, int]]:
         """See :meth:`hybrid_source.stages.TailStage.ranges`."""
-        found = self._metadata.ranges(self.topic, self._metadata.describe(self.topic).partitions)
-        return {partition: (held.earliest, held.latest) for partition, held in found.items()}
+        found = self._metadata.ranges(places(self.topics.find(self._metadata)))
+        return {at: (held.earliest, held.latest) for at, held in found.items()}
 
-    def first_event_times(self, position: Json, partitions: Sequence[int]) -> Mapping[int, int]:
+    def first_event_times(self, position: Json, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         """See :meth:`hybrid_source.stages.TailStage.first_event_times`.
 
         Records that cannot be decoded, and rows without an event time, are passed over.
@@ -107,8 +106,8 @@ class KafkaTail:
         if self.event_time is None:
             return {}
         known = TailPosition.from_json(position).partitions
-        stable = self._metadata.stable(self.topic, partitions)
-        ahead = {partition: known[partition] for partition in partitions if stable[partition] > known[partition].next}
+        stable = self._metadata.stable(partitions)
+        ahead = {at: known[at] for at in partitions if stable[at] > known[at].next}
         return self._peek(TailPosition(ahead), self.event_time.column) if ahead else {}
 
     def open(self, request: ReadRequest, position: Json, floor: int | None) -> OpenTail:
@@ -121,17 +120,19 @@ class KafkaTail:
             IdentityError: A wanted offset lies beyond the end of the log, or a partition is gone.
             NotFoundError: The topic, or a column.
         """
-        rows = RowBuilder(self.topic, self.schema, request, self.event_time, self.decoder)
-        found = self._metadata.describe(self.topic)
-        at = self._offsets.checked(TailPosition.from_json(position), found.partitions)
+        rows = RowBuilder(str(self.topics), self.schema, request, self.event_time, self.decoder)
+        found = self.topics.find(self._metadata)
+        at = self._offsets.checked(TailPosition.from_json(position), places(found))
         bounds = None
         if request.until is not None:
-            ends = self._metadata.latest(self.topic, found.partitions)
-            bounds = Bounds(self.topic, ends, self.clock, transaction_wait_s=self.transaction_wait_s)
+            bounds = Bounds(
+                self._metadata.latest(places(found)), self.clock, transaction_wait_s=self.transaction_wait_s
+            )
         return KafkaTailReader(
             self.cluster,
+            self.topics,
+            identities(found),
             self._offsets,
-            found.topic_id,
             rows,
             self._watermark(at, floor),
             at,
@@ -145,58 +146,57 @@ class KafkaTail:
         time_ = self.event_time or EventTime("")
         return TailWatermark(
             self.clock,
-            {partition: state.max_event_time for partition, state in at.partitions.items()},
+            {place: state.max_event_time for place, state in at.partitions.items()},
             floor,
             out_of_orderness_us=time_.out_of_orderness_us,
             idle_us=time_.idle_us,
         )
 
-    def _peek(self, at: TailPosition, column: str) -> dict[int, int]:
+    def _peek(self, position: TailPosition, column: str) -> dict[TopicPartition, int]:
         """First event time by partition; partitions that end before they give one are left out."""
         decoder = self.decoder(pl.Schema({column: self.schema[column]}))
-        found: dict[int, int] = {}
-        ended: set[int] = set()
+        found: dict[TopicPartition, int] = {}
+        ended: set[TopicPartition] = set()
         deadline = time.monotonic() + PEEK_DEADLINE_S
-        assignment = Assignment(self.cluster, self.topic, at.nexts)
+        assignment = Assignment(self.cluster, position.nexts)
         try:
-            while missing := at.partitions.keys() - found.keys() - ended:
+            while missing := position.partitions.keys() - found.keys() - ended:
                 if time.monotonic() > deadline:
                     raise UnavailableError(
-                        f"topic {self.topic!r}: the first records of partitions {sorted(missing)} did not come in time",
+                        f"{self.topics}: the first records of {_listed(missing)} did not come in time",
                         detail=f"waited {PEEK_DEADLINE_S:.0f} s",
                         hint="check the brokers",
                     )
                 records = []
                 for message in assignment.consume(PEEK_ROWS, 0.1):
-                    error, partition = message.error(), message.partition()
+                    error, at = message.error(), place(message)
                     if error is None:
                         records.append(message)
-                    elif partition is not None:
-                        self._peek_event(at, partition, assignment.error(error, partition))
-                        ended.add(partition)
-                for partition, first in _first_times(records, decoder, column).items():
-                    found.setdefault(partition, first)
+                    elif at is not None:
+                        self._peek_event(position, at, assignment.error(error, at))
+                        ended.add(at)
+                for at, first in _first_times(records, decoder, column).items():
+                    found.setdefault(at, first)
         finally:
             assignment.close()
         return found
 
-    def _peek_event(self, at: TailPosition, partition: int, error: HeadraceError) -> None:
+    def _peek_event(self, position: TailPosition, at: TopicPartition, error: HeadraceError) -> None:
         if isinstance(error, GapError):
             # Raises, unless the policy is to go on: then the reader will.
-            self._offsets.checked(TailPosition({partition: at.partitions[partition]}), (partition,))
+            self._offsets.checked(TailPosition({at: position.partitions[at]}), (at,))
 
 
-def _first_times(messages: Sequence[Message], decoder: Decoder, column: str) -> dict[int, int]:
-    records = Records.of(messages)
+def _listed(partitions: Collection[TopicPartition]) -> str:
+    return ", ".join(f"{topic}[{partition}]" for topic, partition in sorted(partitions))
+
+
+def _first_times(messages: Sequence[Message], decoder: Decoder, column: str) -> dict[TopicPartition, int]:
+    records = Records.of(messages, None)
     decoded = decoder.decode(records.values())
-    kept = range(len(messages)) if decoded.kept is None else decoded.kept
-    rows = pl.DataFrame(
-        {
-            "partition": pl.Series([records.partitions[index] for index in kept], dtype=pl.Int32),
-            "time": event_times(decoded.frame[column]),
-        }
-    )
-    return dict(rows.drop_nulls("time").unique("partition", keep="first", maintain_order=True).iter_rows())
+    rows = pl.DataFrame({"slot": records.decoded_slots(decoded), "time": event_times(decoded.frame[column])})
+    firsts = rows.drop_nulls("time").unique("slot", keep="first", maintain_order=True).iter_rows()
+    return {records.places[slot]: at for slot, at in firsts}
 
 
-__all__ = ["AtOffsets", "AtTime", "KafkaTail", "OnGap", "Start"]
+__all__ = ["AtOffsets", "AtTime", "KafkaTail", "OnGap", "Start", "TopicList"]

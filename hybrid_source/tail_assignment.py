@@ -6,9 +6,11 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message
+from confluent_kafka import TopicPartition as ClientPartition
 
 from headrace.kafka import KafkaCluster, map_error, mapped
+from headrace.kernel.boundary import TopicPartition
 from headrace.kernel.errors import AccessDeniedError, HeadraceError
 
 logger: Final = logging.getLogger(__name__)
@@ -19,17 +21,16 @@ _QUEUED_KBYTES: Final = 131_072
 
 
 class Assignment:
-    """A consumer that reads given partitions of one topic from given offsets; a group's offsets never decide.
+    """A consumer that reads given partitions from given offsets; a group's offsets never decide.
 
     Args:
         cluster: The cluster.
-        topic: The topic.
         nexts: Next offset by partition, given to the client with the assignment itself.
     """
 
-    def __init__(self, cluster: KafkaCluster, topic: str, nexts: Mapping[int, int]) -> None:
-        self._topic = topic
-        self._message = f"topic {topic!r} on cluster {cluster.name!r} cannot be read"
+    def __init__(self, cluster: KafkaCluster, nexts: Mapping[TopicPartition, int]) -> None:
+        self._cluster = cluster
+        self._message = f"cluster {cluster.name!r} cannot be read"
         self._fatal: KafkaError | None = None
         share = max(1, len(nexts))
         self._consumer: Consumer = cluster.consumer(
@@ -52,32 +53,36 @@ class Assignment:
             raise map_error(self._fatal, self._message)
         return messages
 
-    def add(self, nexts: Mapping[int, int]) -> None:
+    def add(self, nexts: Mapping[TopicPartition, int]) -> None:
         """Read further partitions."""
         with mapped(self._message):
             self._consumer.incremental_assign(self._targets(nexts))
 
-    def drop(self, partitions: Sequence[int]) -> None:
+    def drop(self, partitions: Sequence[TopicPartition]) -> None:
         """Read some partitions no longer."""
         with mapped(self._message):
-            self._consumer.incremental_unassign([TopicPartition(self._topic, partition) for partition in partitions])
+            self._consumer.incremental_unassign([ClientPartition(*at) for at in partitions])
 
-    def end(self, partition: int) -> int | None:
+    def end(self, at: TopicPartition) -> int | None:
         """High watermark of a partition as the client last saw it; asks nobody."""
         with mapped(self._message):
-            seen = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), cached=True)
+            seen = self._consumer.get_watermark_offsets(ClientPartition(*at), cached=True)
         return seen[1] if seen[1] >= 0 else None
 
-    def error(self, error: KafkaError, partition: int | None) -> HeadraceError:
+    def error(self, error: KafkaError, at: TopicPartition) -> HeadraceError:
         """Our error for an event of a partition."""
-        return map_error(error, self._message, context={"topic": self._topic, "partition": partition})
+        return map_error(
+            error,
+            f"topic {at.topic!r} on cluster {self._cluster.name!r} cannot be read",
+            context={"topic": at.topic, "partition": at.partition},
+        )
 
     def close(self) -> None:
         """Leave."""
         self._consumer.close()
 
-    def _targets(self, nexts: Mapping[int, int]) -> list[TopicPartition]:
-        return [TopicPartition(self._topic, partition, offset) for partition, offset in nexts.items()]
+    def _targets(self, nexts: Mapping[TopicPartition, int]) -> list[ClientPartition]:
+        return [ClientPartition(at.topic, at.partition, offset) for at, offset in nexts.items()]
 
     def _on_error(self, error: KafkaError) -> None:
         kind = type(map_error(error, self._message))
@@ -85,3 +90,9 @@ class Assignment:
             self._fatal = error
         else:
             logger.warning("%s: %s: %s; the client keeps trying", self._message, error.name(), error.str())
+
+
+def place(message: Message) -> TopicPartition | None:
+    """The partition that a message or an event is of; None: an event of none."""
+    topic, partition = message.topic(), message.partition()
+    return None if topic is None or partition is None else TopicPartition(topic, partition)

@@ -10,9 +10,11 @@ import polars as pl
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
 
 from headrace.kernel import columns as system
+from headrace.kernel.boundary import TopicPartition
 from hybrid_source.decode import Decoded
 
 PICK: Final[dict[str, Callable[[Sequence[Message]], list[Any]]]] = {
+    system.TOPIC: lambda messages: list(map(Message.topic, messages)),
     system.PARTITION: lambda messages: list(map(Message.partition, messages)),
     system.OFFSET: lambda messages: list(map(Message.offset, messages)),
     system.KEY: lambda messages: list(map(Message.key, messages)),
@@ -29,54 +31,84 @@ class Records:
 
     Attributes:
         messages: In the order of consumption: each partition's by offset.
-        partitions: Partition of each.
+        topic: The topic that all of them are of; None: they may be of several.
+        slots: For each a small number that stands for its partition, among these records only. Of one topic it is the
+            partition's own, so that nothing has to be looked up record by record.
+        places: What each of the slots stands for.
         nexts: Next offset by partition after these records.
     """
 
     messages: Sequence[Message]
-    partitions: Sequence[int]
-    nexts: Mapping[int, int]
+    topic: str | None
+    slots: Sequence[int]
+    places: Mapping[int, TopicPartition]
+    nexts: Mapping[TopicPartition, int]
 
     @classmethod
-    def of(cls, messages: Sequence[Message]) -> Records:
-        """Records of messages without events."""
-        return cls._of(messages, cast("list[int]", PICK[system.PARTITION](messages)))
+    def of(cls, messages: Sequence[Message], topic: str | None) -> Records:
+        """Records of messages without events.
+
+        Args:
+            messages: In the order of consumption.
+            topic: The topic that all of them are of; None: they may be of several.
+        """
+        partitions = cast("list[int]", PICK[system.PARTITION](messages))
+        if topic is not None:
+            places = {partition: TopicPartition(topic, partition) for partition in set(partitions)}
+            return cls._of(messages, topic, partitions, places)
+        pairs = list(zip(PICK[system.TOPIC](messages), partitions, strict=True))
+        places = {slot: TopicPartition(*pair) for slot, pair in enumerate(dict.fromkeys(pairs))}
+        numbers: dict[tuple[str, int], int] = {place: slot for slot, place in places.items()}
+        return cls._of(messages, None, [numbers[pair] for pair in pairs], places)
 
     @classmethod
-    def _of(cls, messages: Sequence[Message], partitions: Sequence[int]) -> Records:
-        last = dict(zip(partitions, messages, strict=True))
-        return cls(messages, partitions, {partition: _offset(message) + 1 for partition, message in last.items()})
+    def _of(
+        cls,
+        messages: Sequence[Message],
+        topic: str | None,
+        slots: Sequence[int],
+        places: Mapping[int, TopicPartition],
+    ) -> Records:
+        last = dict(zip(slots, messages, strict=True))
+        nexts = {places[slot]: _offset(message) + 1 for slot, message in last.items()}
+        return cls(messages, topic, slots, places, nexts)
 
-    def first(self, partition: int) -> int:
-        """Offset of the first of these records that is of ``partition``, which must have one."""
-        return _offset(self.messages[self.partitions.index(partition)])
+    def first(self, at: TopicPartition) -> int:
+        """Offset of the first of these records that is of ``at``, which must have one."""
+        slot = next(slot for slot, place in self.places.items() if place == at)
+        return _offset(self.messages[self.slots.index(slot)])
 
-    def below(self, ends: dict[int, int]) -> Records:
+    def below(self, ends: Mapping[TopicPartition, int]) -> Records:
         """The records below an end offset, for the partitions that have one."""
-        if all(after <= ends.get(partition, after) for partition, after in self.nexts.items()):
+        if all(after <= ends.get(at, after) for at, after in self.nexts.items()):
             return self
+        limits = {slot: ends[at] for slot, at in self.places.items() if at in ends}
         kept = [
-            (message, partition)
-            for message, partition in zip(self.messages, self.partitions, strict=True)
-            if partition not in ends or _offset(message) < ends[partition]
+            (message, slot)
+            for message, slot in zip(self.messages, self.slots, strict=True)
+            if slot not in limits or _offset(message) < limits[slot]
         ]
-        return Records._of([message for message, _ in kept], [partition for _, partition in kept])
+        return Records._of([message for message, _ in kept], self.topic, [slot for _, slot in kept], self.places)
 
     def values(self) -> list[bytes | None]:
         """The payloads."""
         return list(map(Message.value, self.messages))
 
-    def metadata(self, names: Sequence[str], topic: str, decoded: Decoded) -> list[pl.Series]:
-        """Metadata columns (``columns.METADATA``) of the decoded rows, in the order of ``names``."""
-        return [self._column(name, topic, decoded).alias(name) for name in names]
+    def decoded_slots(self, decoded: Decoded) -> pl.Series:
+        """The slots of the decoded rows (Int32)."""
+        return pl.Series(_kept(self.slots, decoded), dtype=pl.Int32)
 
-    def errors(self, decoded: Decoded, topic: str) -> pl.DataFrame | None:
+    def metadata(self, names: Sequence[str], decoded: Decoded) -> list[pl.Series]:
+        """Metadata columns (``columns.METADATA``) of the decoded rows, in the order of ``names``."""
+        return [self._column(name, decoded).alias(name) for name in names]
+
+    def errors(self, decoded: Decoded) -> pl.DataFrame | None:
         """The dead letters of a batch (``columns.ERRORS``), or None."""
         if not decoded.errors:
             return None
         failed = [self.messages[index] for index, _ in decoded.errors]
         data = {
-            "topic": [topic] * len(failed),
+            "topic": PICK[system.TOPIC](failed),
             "partition": PICK[system.PARTITION](failed),
             "offset": PICK[system.OFFSET](failed),
             "timestamp": PICK[system.TIMESTAMP](failed),
@@ -86,19 +118,17 @@ class Records:
         }
         return pl.DataFrame([_series(data[name], dtype).alias(name) for name, dtype in system.ERRORS.items()])
 
-    def _column(self, name: str, topic: str, decoded: Decoded) -> pl.Series:
+    def _column(self, name: str, decoded: Decoded) -> pl.Series:
         dtype = system.METADATA[name]
-        if name == system.TOPIC:
-            return pl.repeat(topic, decoded.height, dtype=dtype, eager=True)
-        if name == system.PARTITION:
-            values: Sequence[Any] = self.partitions
-            if decoded.kept is not None:
-                values = [values[index] for index in decoded.kept]
-            return _series(values, dtype)
-        messages = self.messages
-        if decoded.kept is not None:
-            messages = [messages[index] for index in decoded.kept]
-        return _series(PICK[name](messages), dtype)
+        if self.topic is not None and name == system.TOPIC:
+            return pl.repeat(self.topic, decoded.height, dtype=dtype, eager=True)
+        if self.topic is not None and name == system.PARTITION:
+            return _series(_kept(self.slots, decoded), dtype)
+        return _series(PICK[name](_kept(self.messages, decoded)), dtype)
+
+
+def _kept(values: Sequence[Any], decoded: Decoded) -> Sequence[Any]:
+    return values if decoded.kept is None else [values[index] for index in decoded.kept]
 
 
 def _series(values: Sequence[Any], dtype: pl.DataType) -> pl.Series:

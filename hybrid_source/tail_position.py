@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from headrace.kernel.boundary import TopicPartition, flat, nested
 from headrace.kernel.errors import InternalError
 from headrace.kernel.protocols import Json
 
@@ -36,9 +37,13 @@ class PartitionState:
 class LostRange:
     """Offsets ``first`` (inclusive) to ``next`` (exclusive) that were gone when wanted, under ``on_gap: record``."""
 
-    partition: int
+    at: TopicPartition
     first: int
     next: int
+
+    def to_json(self) -> dict[str, Json]:
+        """The JSON form."""
+        return {"topic": self.at.topic, "partition": self.at.partition, "first": self.first, "next": self.next}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,32 +55,32 @@ class TailPosition:
         lost: The gap ledger, in the order in which the gaps were met.
     """
 
-    partitions: Mapping[int, PartitionState]
+    partitions: Mapping[TopicPartition, PartitionState]
     lost: tuple[LostRange, ...] = ()
 
     @property
-    def nexts(self) -> dict[int, int]:
+    def nexts(self) -> dict[TopicPartition, int]:
         """Next offset by partition."""
-        return {partition: state.next for partition, state in self.partitions.items()}
+        return {at: state.next for at, state in self.partitions.items()}
 
-    def with_partitions(self, changed: Mapping[int, PartitionState]) -> TailPosition:
+    def with_partitions(self, changed: Mapping[TopicPartition, PartitionState]) -> TailPosition:
         """The position with some partitions replaced or added."""
         return replace(self, partitions={**self.partitions, **changed})
 
     def skipping(self, lost: LostRange) -> TailPosition:
         """The position after giving up a range that is gone: the partition continues at its end."""
-        before = self.partitions.get(lost.partition)
+        before = self.partitions.get(lost.at)
         after = replace(before, next=lost.next) if before else PartitionState(lost.next)
-        return replace(self.with_partitions({lost.partition: after}), lost=(*self.lost, lost))
+        return replace(self.with_partitions({lost.at: after}), lost=(*self.lost, lost))
 
     def to_json(self) -> Json:
-        """The versioned JSON form; 64-bit integers stay integers."""
+        """The versioned JSON form, by topic and then partition; 64-bit integers stay integers."""
         out: dict[str, Any] = {
             "version": POSITION_VERSION,
-            "partitions": {str(partition): state.to_json() for partition, state in sorted(self.partitions.items())},
+            "topics": nested({at: state.to_json() for at, state in self.partitions.items()}),
         }
         if self.lost:
-            out["lost"] = [{"partition": gap.partition, "first": gap.first, "next": gap.next} for gap in self.lost]
+            out["lost"] = [gap.to_json() for gap in self.lost]
         return out
 
     @classmethod
@@ -92,8 +97,11 @@ class TailPosition:
             )
         return cls(
             {
-                int(partition): PartitionState(state["next"], state.get("max_event_time"), state.get("first"))
-                for partition, state in value["partitions"].items()
+                at: PartitionState(state["next"], state.get("max_event_time"), state.get("first"))
+                for at, state in flat(value["topics"]).items()
             },
-            tuple(LostRange(gap["partition"], gap["first"], gap["next"]) for gap in value.get("lost", ())),
+            tuple(
+                LostRange(TopicPartition(gap["topic"], gap["partition"]), gap["first"], gap["next"])
+                for gap in value.get("lost", ())
+            ),
         )

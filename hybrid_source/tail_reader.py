@@ -11,6 +11,7 @@ from typing import Final
 from confluent_kafka import KafkaError, Message
 
 from headrace.kafka import KafkaCluster, KafkaMetadata, TopicInfo
+from headrace.kernel.boundary import TopicPartition
 from headrace.kernel.clock import Clock
 from headrace.kernel.errors import (
     ExternalError,
@@ -21,21 +22,22 @@ from headrace.kernel.errors import (
     UnavailableError,
 )
 from headrace.kernel.protocols import Json
-from hybrid_source.stages import TailBatch
-from hybrid_source.tail_assignment import Assignment
+from hybrid_source.stages import TailBatch, TopicIdentity
+from hybrid_source.tail_assignment import Assignment, place
 from hybrid_source.tail_batch import Records
 from hybrid_source.tail_bounds import Bounds
-from hybrid_source.tail_offsets import RECREATED, TopicOffsets
+from hybrid_source.tail_offsets import RECREATED, LogOffsets
 from hybrid_source.tail_position import PartitionState, TailPosition
 from hybrid_source.tail_rate import RateLimit
 from hybrid_source.tail_rows import RowBuilder, Rows
+from hybrid_source.tail_topics import TopicChoice, identities, places
 from hybrid_source.tail_watermark import TailWatermark
 
 logger: Final = logging.getLogger(__name__)
 
 BATCH_ROWS: Final = 16_384
 DISCOVERY_DEADLINE_S: Final = 5.0
-_NONE: Final = Records((), (), {})
+_NONE: Final = Records((), None, (), {}, {})
 
 
 class KafkaTailReader:
@@ -47,8 +49,9 @@ class KafkaTailReader:
 
     Args:
         cluster: The cluster.
-        offsets: Offset checks for the topic, with the gap policy.
-        topic_id: The topic's id when it was opened; a change is an error.
+        topics: Names the topics; asked again while the reader is open.
+        found: The topics that it named at first; a change of one's identity is an error.
+        offsets: Offset checks, with the gap policy.
         rows: Builds the requested columns.
         watermark: The tail's watermark, begun at the floor.
         position: Checked against the log.
@@ -61,8 +64,9 @@ class KafkaTailReader:
     def __init__(
         self,
         cluster: KafkaCluster,
-        offsets: TopicOffsets,
-        topic_id: str | None,
+        topics: TopicChoice,
+        found: Mapping[str, TopicIdentity],
+        offsets: LogOffsets,
         rows: RowBuilder,
         watermark: TailWatermark,
         position: TailPosition,
@@ -72,9 +76,9 @@ class KafkaTailReader:
         clock: Clock,
         discovery_s: float,
     ) -> None:
-        self._topic = offsets.topic
+        self._topics = topics
+        self._found = found
         self._offsets = offsets
-        self._topic_id = topic_id
         self._rows = rows
         self._watermark = watermark
         self._at = position
@@ -84,11 +88,9 @@ class KafkaTailReader:
         self._discovery_s = discovery_s
         self._discovered = clock.monotonic()
         self._lookout = KafkaMetadata(cluster, deadline=DISCOVERY_DEADLINE_S)
-        self._log_ends: dict[int, int] = {}
-        self._reading = {
-            partition for partition, at in position.nexts.items() if bounds is None or not bounds.done(partition, at)
-        }
-        self._assignment = Assignment(cluster, self._topic, self._nexts_of(self._reading))
+        self._log_ends: dict[TopicPartition, int] = {}
+        self._reading = {at for at, offset in position.nexts.items() if bounds is None or not bounds.done(at, offset)}
+        self._assignment = Assignment(cluster, self._nexts_of(self._reading))
         self.tombstones = 0
         """Null values met since the reader was opened; they give no row."""
 
@@ -137,16 +139,21 @@ class KafkaTailReader:
         """See :attr:`hybrid_source.stages.OpenTail.position`."""
         return self._at.to_json()
 
+    @property
+    def identities(self) -> Mapping[str, TopicIdentity]:
+        """See :attr:`hybrid_source.stages.OpenTail.identities`."""
+        return self._found
+
     def lag(self) -> Sequence[Mapping[str, Json]]:
         """See :meth:`hybrid_source.stages.OpenTail.lag`."""
         return [
             {
-                "topic": self._topic,
-                "partition": partition,
-                "next": at,
-                "end": max(at, self._assignment.end(partition) or at),
+                "topic": at.topic,
+                "partition": at.partition,
+                "next": offset,
+                "end": max(offset, self._assignment.end(at) or offset),
             }
-            for partition, at in self._at.nexts.items()
+            for at, offset in self._at.nexts.items()
         ]
 
     def close(self) -> None:
@@ -161,67 +168,64 @@ class KafkaTailReader:
         if any(errors):
             events = [message for message, error in zip(messages, errors, strict=True) if error is not None]
             messages = [message for message, error in zip(messages, errors, strict=True) if error is None]
-        records = Records.of(messages)
+        records = Records.of(messages, next(iter(self._found)) if len(self._found) == 1 else None)
         return (records if self._bounds is None else records.below(self._bounds.ends)), events
 
     def _take(self, records: Records) -> Rows:
         self._rate.take(len(records.messages))
         nexts = records.nexts
-        for partition in nexts:
-            self._watermark.heard(partition)
+        for at in nexts:
+            self._watermark.heard(at)
         rows = self._rows.build(records, self._watermark)
         self.tombstones += rows.tombstones
         times = self._watermark.max_event_times
         self._at = self._at.with_partitions(
-            {
-                partition: PartitionState(after, times.get(partition), self._first(records, partition))
-                for partition, after in nexts.items()
-            }
+            {at: PartitionState(after, times.get(at), self._first(records, at)) for at, after in nexts.items()}
         )
         return rows
 
-    def _first(self, records: Records, partition: int) -> int | None:
-        known = self._at.partitions[partition].first
-        return records.first(partition) if known is None else known
+    def _first(self, records: Records, at: TopicPartition) -> int | None:
+        known = self._at.partitions[at].first
+        return records.first(at) if known is None else known
 
     # -------------------------------------------------------------------------------------------------------- events
 
     def _meet(self, events: Sequence[Message]) -> None:
         for event in events:
-            error, partition, offset = event.error(), event.partition(), event.offset()
-            if error is None or partition is None:
+            error, at, offset = event.error(), place(event), event.offset()
+            if error is None or at is None:
                 continue
             if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - librdkafka's public name for the event
-                if offset is not None and partition in self._reading:
-                    self._reached(partition, offset)
+                if offset is not None and at in self._reading:
+                    self._reached(at, offset)
                 continue
-            self._meet_error(self._assignment.error(error, partition), partition)
+            self._meet_error(self._assignment.error(error, at), at)
 
-    def _reached(self, partition: int, offset: int) -> None:
+    def _reached(self, at: TopicPartition, offset: int) -> None:
         # Only the event tells of markers and aborted records that lie between the last record and the end.
         if self._bounds is not None:
-            offset = min(offset, self._bounds.ends.get(partition, offset))
-        self._log_ends[partition] = offset
-        state = self._at.partitions[partition]
+            offset = min(offset, self._bounds.ends.get(at, offset))
+        self._log_ends[at] = offset
+        state = self._at.partitions[at]
         if offset > state.next:
-            self._at = self._at.with_partitions({partition: replace(state, next=offset)})
+            self._at = self._at.with_partitions({at: replace(state, next=offset)})
 
-    def _meet_error(self, error: HeadraceError, partition: int) -> None:
+    def _meet_error(self, error: HeadraceError, at: TopicPartition) -> None:
         if isinstance(error, GapError):
-            self._meet_gap(partition)
+            self._meet_gap(at)
         elif isinstance(error, NotFoundError):
-            self._check_identity(self._lookout.describe(self._topic))
+            self._check_identity(self._lookout.describe(at.topic))
         elif isinstance(error, ExternalError):
             logger.warning("%s; the client keeps trying", error)
         else:
             raise error
 
-    def _meet_gap(self, partition: int) -> None:
-        held = self._lookout.ranges(self._topic, [partition])[partition]
-        self._at = self._offsets.check(self._at, partition, held)
-        self._log_ends.pop(partition, None)
-        self._assignment.drop([partition])
-        self._assignment.add({partition: self._at.partitions[partition].next})
+    def _meet_gap(self, at: TopicPartition) -> None:
+        held = self._lookout.ranges([at])[at]
+        self._at = self._offsets.check(self._at, at, held)
+        self._log_ends.pop(at, None)
+        self._assignment.drop([at])
+        self._assignment.add(self._nexts_of([at]))
 
     # ----------------------------------------------------------------------------------------------------- discovery
 
@@ -231,30 +235,34 @@ class KafkaTailReader:
             return
         self._discovered = now
         try:
-            found = self._lookout.describe(self._topic)
-            self._check_identity(found)
-            new = [partition for partition in found.partitions if partition not in self._at.partitions]
+            found = self._topics.find(self._lookout)
+            for topic in found.values():
+                self._check_identity(topic)
+            new = [at for at in places(found) if at not in self._at.partitions]
             if new:
-                self._at = self._offsets.checked(self._at, found.partitions)
+                self._at = self._offsets.checked(self._at, places(found))
         except UnavailableError as error:
-            logger.warning("new partitions of topic %r cannot be looked for now: %s", self._topic, error)
+            logger.warning("new partitions of %s cannot be looked for now: %s", self._topics, error)
             return
-        for partition in new:
-            self._watermark.add(partition)
+        self._found = {**self._found, **identities(found)}
+        for at in new:
+            self._watermark.add(at)
         if new:
-            logger.info("topic %r has new partitions %s", self._topic, new)
+            logger.info("new partitions: %s", ", ".join(f"{topic}[{partition}]" for topic, partition in new))
             self._reading.update(new)
             self._assignment.add(self._nexts_of(new))
 
     def _check_identity(self, found: TopicInfo) -> None:
-        if self._topic_id is not None and found.topic_id is not None and found.topic_id != self._topic_id:
-            raise IdentityError(
-                f"topic {self._topic!r} was deleted and created again while it was read",
-                detail=f"topic id {self._topic_id} before, {found.topic_id} now",
-                hint="start the job under a new uid",
-                code=RECREATED,
-                context={"topic": self._topic, "recorded": self._topic_id, "found": found.topic_id},
-            )
+        known = self._found.get(found.name)
+        if known is None or known.topic_id is None or found.topic_id is None or found.topic_id == known.topic_id:
+            return
+        raise IdentityError(
+            f"topic {found.name!r} was deleted and created again while it was read",
+            detail=f"topic id {known.topic_id} before, {found.topic_id} now",
+            hint="start the job under a new uid",
+            code=RECREATED,
+            context={"topic": found.name, "recorded": known.topic_id, "found": found.topic_id},
+        )
 
     # ---------------------------------------------------------------------------------------------------------- ends
 
@@ -263,23 +271,21 @@ class KafkaTailReader:
         if self._bounds is None:
             return
         nexts = self._at.nexts
-        done = [partition for partition in self._reading if self._bounds.done(partition, nexts[partition])]
+        done = [at for at in self._reading if self._bounds.done(at, nexts[at])]
         if done:
             self._reading.difference_update(done)
             self._assignment.drop(done)
-        self._bounds.wait_for_transactions(
-            {partition: nexts[partition] for partition in self._reading if self._stands_at_end(partition)}
-        )
+        self._bounds.wait_for_transactions({at: nexts[at] for at in self._reading if self._stands_at_end(at)})
 
-    def _stands_at_end(self, partition: int) -> bool:
-        return self._log_ends.get(partition) == self._at.partitions[partition].next
+    def _stands_at_end(self, at: TopicPartition) -> bool:
+        return self._log_ends.get(at) == self._at.partitions[at].next
 
-    def _at_end(self, partition: int) -> bool:
-        if partition not in self._reading:
+    def _at_end(self, at: TopicPartition) -> bool:
+        if at not in self._reading:
             return True
         # Under an open transaction the client reports the end at the last stable offset, but records are to come.
-        end = self._assignment.end(partition)
-        return self._stands_at_end(partition) and end is not None and end <= self._at.partitions[partition].next
+        end = self._assignment.end(at)
+        return self._stands_at_end(at) and end is not None and end <= self._at.partitions[at].next
 
-    def _nexts_of(self, partitions: Iterable[int]) -> dict[int, int]:
-        return {partition: self._at.partitions[partition].next for partition in partitions}
+    def _nexts_of(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return {at: self._at.partitions[at].next for at in partitions}

@@ -10,7 +10,7 @@ import polars as pl
 from headrace.kernel import columns as system
 from headrace.kernel.errors import NotFoundError, SchemaError
 from headrace.kernel.protocols import ReadRequest
-from hybrid_source.decode import Decoded, Decoder
+from hybrid_source.decode import Decoder
 from hybrid_source.hybrid import EventTime
 from hybrid_source.tail_batch import Records
 from hybrid_source.tail_watermark import TailWatermark
@@ -39,7 +39,7 @@ class RowBuilder:
     """Builds requested columns from records, and nothing that nobody asked for.
 
     Args:
-        topic: The topic.
+        name: What is read, for messages.
         schema: Payload columns that the tail can give.
         request: Columns and predicate.
         event_time: Its column is decoded in any case: the watermark needs it.
@@ -52,13 +52,12 @@ class RowBuilder:
 
     def __init__(
         self,
-        topic: str,
+        name: str,
         schema: pl.Schema,
         request: ReadRequest,
         event_time: EventTime | None,
         decoder: Callable[[pl.Schema], Decoder],
     ) -> None:
-        self._topic = topic
         self._predicate = request.predicate
         self._event_time = event_time
         # A frame without columns would lose its height.
@@ -70,7 +69,7 @@ class RowBuilder:
         payload = [name for name in needed if name not in system.SYSTEM]
         if event_time is not None:
             payload = list(dict.fromkeys([*payload, event_time.column]))
-        self._decoder = decoder(_subset(topic, schema, payload))
+        self._decoder = decoder(_subset(name, schema, payload))
         if event_time is not None:
             _check_event_time(event_time.column, self._decoder.schema[event_time.column])
         types = {**schema, **system.SYSTEM}
@@ -79,11 +78,11 @@ class RowBuilder:
     def build(self, records: Records, watermark: TailWatermark) -> Rows:
         """The rows of some records; takes their event times into the watermark."""
         decoded = self._decoder.decode(records.values())
-        columns = [*decoded.frame.get_columns(), *records.metadata(self._metadata, self._topic, decoded)]
+        columns = [*decoded.frame.get_columns(), *records.metadata(self._metadata, decoded)]
         stamps, maybe_late = None, False
         if self._event_time is not None:
             times = event_times(decoded.frame[self._event_time.column])
-            stamps = watermark.rows(_partitions(records, decoded), times)
+            stamps = watermark.rows(records.decoded_slots(decoded), times, records.places)
             maybe_late = stamps is not None and bool((times < stamps).any())
         if self._stamped:
             never = pl.repeat(None, decoded.height, dtype=pl.Int64, eager=True)
@@ -93,7 +92,7 @@ class RowBuilder:
             frame = frame.filter(self._predicate)
         return Rows(
             frame.select(self._names),
-            records.errors(decoded, self._topic),
+            records.errors(decoded),
             maybe_late,
             decoded.tombstones,
             decoded.nbytes,
@@ -105,18 +104,11 @@ def event_times(column: pl.Series) -> pl.Series:
     return column.cast(pl.Datetime("us", getattr(column.dtype, "time_zone", None))).to_physical()
 
 
-def _partitions(records: Records, decoded: Decoded) -> pl.Series:
-    values: Sequence[int] = records.partitions
-    if decoded.kept is not None:
-        values = [values[index] for index in decoded.kept]
-    return pl.Series(values, dtype=pl.Int32)
-
-
-def _subset(topic: str, schema: pl.Schema, names: Sequence[str]) -> pl.Schema:
+def _subset(tail: str, schema: pl.Schema, names: Sequence[str]) -> pl.Schema:
     for name in names:
         if name not in schema:
             raise NotFoundError(
-                f"the tail of topic {topic!r} has no column {name!r}",
+                f"the tail of {tail} has no column {name!r}",
                 detail=f"its columns are {', '.join(schema)}",
                 hint="add the column to the tail's schema",
                 code="COLUMN_NOT_FOUND",

@@ -12,11 +12,12 @@ from collections.abc import Callable, Mapping
 
 import polars as pl
 
+from headrace.kernel.boundary import TopicPartition
 from headrace.kernel.clock import Clock
 
 
 def row_watermarks(
-    partitions: pl.Series,
+    slots: pl.Series,
     event_times: pl.Series,
     *,
     before: Mapping[int, int | None],
@@ -26,18 +27,18 @@ def row_watermarks(
     """The watermark of each row of a batch.
 
     Args:
-        partitions: Partition of each row (integer), rows of one partition in offset order.
+        slots: A number for the partition of each row (integer), rows of one partition in offset order.
         event_times: Event time of each row, microseconds (Int64); null does not move any watermark.
-        before: Largest event time by partition before the batch.
+        before: Largest event time by slot before the batch.
         floor: The source's watermark before the batch.
         out_of_orderness_us: How far a row may lie behind an earlier one of its partition.
 
     Returns:
         Int64, microseconds; null where nothing is known yet.
     """
-    rows = pl.DataFrame({"p": partitions, "t": event_times})
+    rows = pl.DataFrame({"p": slots, "t": event_times})
     earlier = pl.col("t").cum_max().forward_fill().shift(1)
-    known = {partition: time for partition, time in before.items() if time is not None}
+    known = {slot: time for slot, time in before.items() if time is not None}
     if rows["p"].n_unique() == 1:
         carried = pl.lit(known.get(rows["p"][0]), dtype=pl.Int64)
     else:
@@ -47,11 +48,11 @@ def row_watermarks(
     return rows.select(pl.max_horizontal(own, pl.lit(floor, dtype=pl.Int64)).alias("w"))["w"]
 
 
-def event_time_bounds(partitions: pl.Series, event_times: pl.Series) -> dict[int, tuple[int, int]]:
-    """Smallest and largest event time by partition, for partitions with one."""
-    rows = pl.DataFrame({"p": partitions, "t": event_times}).group_by("p")
+def event_time_bounds(slots: pl.Series, event_times: pl.Series) -> dict[int, tuple[int, int]]:
+    """Smallest and largest event time by slot, for slots with one."""
+    rows = pl.DataFrame({"p": slots, "t": event_times}).group_by("p")
     found = rows.agg(pl.col("t").min().alias("low"), pl.col("t").max().alias("high")).iter_rows()
-    return {partition: (low, high) for partition, low, high in found if low is not None}
+    return {slot: (low, high) for slot, low, high in found if low is not None}
 
 
 class TailWatermark:
@@ -69,7 +70,7 @@ class TailWatermark:
     def __init__(
         self,
         clock: Clock,
-        max_event_times: Mapping[int, int | None],
+        max_event_times: Mapping[TopicPartition, int | None],
         floor: int | None,
         *,
         out_of_orderness_us: int = 0,
@@ -89,59 +90,63 @@ class TailWatermark:
         return self._value
 
     @property
-    def max_event_times(self) -> Mapping[int, int | None]:
+    def max_event_times(self) -> Mapping[TopicPartition, int | None]:
         """Largest event time by partition."""
         return self._max
 
-    def add(self, partition: int) -> None:
+    def add(self, at: TopicPartition) -> None:
         """A new partition, which holds the watermark from now on."""
-        self._max.setdefault(partition, None)
-        self._heard[partition] = self._clock.monotonic()
+        self._max.setdefault(at, None)
+        self._heard[at] = self._clock.monotonic()
 
-    def rows(self, partitions: pl.Series, event_times: pl.Series) -> pl.Series | None:
+    def rows(self, slots: pl.Series, event_times: pl.Series, places: Mapping[int, TopicPartition]) -> pl.Series | None:
         """Stamp the next batch's rows (:func:`row_watermarks`), then take their event times in.
+
+        Args:
+            slots: A number for the partition of each row (integer).
+            event_times: Microseconds (Int64).
+            places: What the numbers stand for.
 
         Returns:
             None where the bounds by partition show already that no row lies below its watermark.
         """
-        bounds = event_time_bounds(partitions, event_times)
+        bounds = {places[slot]: bound for slot, bound in event_time_bounds(slots, event_times).items()}
         stamped = None
         if not self._punctual(bounds):
             stamped = row_watermarks(
-                partitions,
+                slots,
                 event_times,
-                before=self._max,
+                before={slot: self._max.get(at) for slot, at in places.items()},
                 floor=self._value,
                 out_of_orderness_us=self._out_of_orderness_us,
             )
-        for partition, (_, high) in bounds.items():
-            self._max[partition] = self._raised(partition, high)
+        for at, (_, high) in bounds.items():
+            self._max[at] = self._raised(at, high)
         return stamped
 
-    def _punctual(self, bounds: Mapping[int, tuple[int, int]]) -> bool:
+    def _punctual(self, bounds: Mapping[TopicPartition, tuple[int, int]]) -> bool:
         return all(
-            low >= self._raised(partition, high) - self._out_of_orderness_us
-            and (self._value is None or low >= self._value)
-            for partition, (low, high) in bounds.items()
+            low >= self._raised(at, high) - self._out_of_orderness_us and (self._value is None or low >= self._value)
+            for at, (low, high) in bounds.items()
         )
 
-    def _raised(self, partition: int, time: int) -> int:
-        known = self._max.get(partition)
+    def _raised(self, at: TopicPartition, time: int) -> int:
+        known = self._max.get(at)
         return time if known is None else max(time, known)
 
-    def heard(self, partition: int) -> None:
+    def heard(self, at: TopicPartition) -> None:
         """A record of the partition has come (with an event time or not)."""
-        self._heard[partition] = self._clock.monotonic()
+        self._heard[at] = self._clock.monotonic()
 
-    def advance(self, at_end: Callable[[int], bool]) -> int | None:
+    def advance(self, at_end: Callable[[TopicPartition], bool]) -> int | None:
         """The watermark now.
 
         Args:
             at_end: Whether a partition stands at the end of its log.
         """
-        active = [partition for partition in self._max if not self._is_idle(partition, at_end)]
+        active = [at for at in self._max if not self._is_idle(at, at_end)]
         if active:
-            times = [self._max[partition] for partition in active]
+            times = [self._max[at] for at in active]
             lowest = None if None in times else min(time for time in times if time is not None)
         else:
             lowest = max((time for time in self._max.values() if time is not None), default=None)
@@ -150,8 +155,8 @@ class TailWatermark:
             self._value = own if self._value is None else max(self._value, own)
         return self._value
 
-    def _is_idle(self, partition: int, at_end: Callable[[int], bool]) -> bool:
+    def _is_idle(self, at: TopicPartition, at_end: Callable[[TopicPartition], bool]) -> bool:
         if self._idle_us is None:
             return False
-        silent_us = (self._clock.monotonic() - self._heard[partition]) * 1e6
-        return silent_us >= self._idle_us and at_end(partition)
+        silent_us = (self._clock.monotonic() - self._heard[at]) * 1e6
+        return silent_us >= self._idle_us and at_end(at)

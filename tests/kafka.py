@@ -113,6 +113,10 @@ class KafkaHelper:
             consumer.close()
         return low, high
 
+    def settle(self, topic: str, end: int, partition: int = 0) -> None:
+        """Wait until a partition is stable up to ``end``: a commit returns before its marker is written."""
+        assert wait_until(lambda: self.watermarks(topic, partition)[1] >= end, SECONDS)
+
     def drain(self, topic: str, *, isolation: str = "read_committed", start: int = OFFSET_BEGINNING) -> list[Message]:
         """Every record of a topic up to its present end, by partition and offset."""
         waiting = set(self.partitions(topic))

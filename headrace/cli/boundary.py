@@ -16,7 +16,7 @@ from headrace.cli.settings import Settings
 from headrace.jobs.config import Config
 from headrace.kafka.cluster import KafkaCluster
 from headrace.kafka.metadata import KafkaMetadata, OffsetRange, TopicInfo
-from headrace.kernel.boundary import Boundary, PartitionRange, TopicBoundary
+from headrace.kernel.boundary import Boundary, PartitionRange, TopicBoundary, TopicPartition
 from headrace.kernel.errors import NotFoundError, UserError
 
 _OFFSET: Final = re.compile(r"(\d{1,9}):(?:(\d{1,18})-)?(\d{1,18})")
@@ -100,7 +100,8 @@ def _topic(
     if unknown:
         hint = f"it has partitions {info.partitions[0]} to {info.partitions[-1]}"
         raise NotFoundError(f"topic {topic!r} has no partition {unknown[0]}", hint=hint, code="PARTITION_NOT_FOUND")
-    return info, metadata.ranges(topic, wanted)
+    logs = metadata.ranges(TopicPartition(topic, partition) for partition in wanted)
+    return info, {at.partition: held for at, held in logs.items()}
 
 
 def _check(topic: str, partition: int, covered: PartitionRange, log: OffsetRange) -> None:

@@ -70,21 +70,22 @@ def _history(history: HistoryPlan) -> Table:
 
 
 def _tail(tail: TailPlan) -> Group:
+    named = f"{'topic' if len(tail.topics) == 1 else 'topics'} {', '.join(tail.topics)}"
     facts = _facts(
-        ("tail", f"topic {tail.topic} on cluster {tail.cluster}"),
+        ("tail", f"{named} on cluster {tail.cluster}"),
         ("columns", _columns(tail.columns, tail.columns_total)),
         ("rows by", tail.rows_predicate or "everything"),
     )
-    table = Table("partition", "log start", "log end", "starts at", "lag", box=None, pad_edge=False)
-    for column in table.columns:
+    table = Table("topic", "partition", "log start", "log end", "starts at", "lag", box=None, pad_edge=False)
+    for column in table.columns[1:]:
         column.justify = "right"
-    for at in sorted(tail.partitions, key=lambda partition: partition.partition):
+    for at in sorted(tail.partitions, key=lambda at: (at.topic, at.partition)):
         start = "-" if at.start is None else count_text(at.start)
         lag = "-" if at.lag is None else count_text(at.lag)
-        cells = (str(at.partition), count_text(at.log_start), count_text(at.log_end), start, lag)
+        cells = (at.topic, str(at.partition), count_text(at.log_start), count_text(at.log_end), start, lag)
         table.add_row(*cells, style="red" if at.gap else None)
-    gaps = [str(at.partition) for at in tail.partitions if at.gap]
-    note = [Text(f"gap: wanted offsets are gone in partition {', '.join(gaps)}", style="red")] if gaps else []
+    gaps = [f"{at.topic}[{at.partition}]" for at in tail.partitions if at.gap]
+    note = [Text(f"gap: wanted offsets are gone in {', '.join(gaps)}", style="red")] if gaps else []
     return Group(facts, *((Padding(table, (0, 0, 0, 2)),) if tail.partitions else ()), *note)
 
 

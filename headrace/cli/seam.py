@@ -33,14 +33,21 @@ def show_seam(path: Path, settings: Settings, *, as_json: bool) -> None:
 def print_seam(proof: SeamProof, console: Console) -> None:
     """Write a proof for people."""
     for source in proof.sources:
-        console.print(
-            f"source {source.source}, topic {source.topic}, epoch {proof.epoch} ({source.phase})", style="bold"
-        )
+        console.print(f"source {source.source}, epoch {proof.epoch} ({source.phase})", style="bold")
         console.print(f"boundary by {source.rule}: {source.evidence}", markup=False, highlight=False)
         table = Table(
-            "partition", "lake rows", "lake last", "boundary", "tail start", "tail next", "missing", "twice", box=None
+            "topic",
+            "partition",
+            "lake rows",
+            "lake last",
+            "boundary",
+            "tail start",
+            "tail next",
+            "missing",
+            "twice",
+            box=None,
         )
-        for column in table.columns:
+        for column in table.columns[1:]:
             column.justify = "right"
         for partition in source.partitions:
             table.add_row(*_cells(partition), style=None if partition.exact else "red")
@@ -48,7 +55,7 @@ def print_seam(proof: SeamProof, console: Console) -> None:
         for partition in source.partitions:
             if partition.lake and partition.lake.holes:
                 ranges = ", ".join(f"{start} to {end}" for start, end in partition.lake.holes)
-                console.print(f"partition {partition.partition}: no rows for offsets {ranges} (exclusive)")
+                console.print(f"{partition.topic}[{partition.partition}]: no rows for offsets {ranges} (exclusive)")
     console.print("the seam is exact" if proof.exact else "the seam is NOT exact", style="bold")
 
 
@@ -56,6 +63,7 @@ def _cells(at: PartitionSeam) -> tuple[str, ...]:
     lake = at.lake
     twice = at.overlap + (lake.duplicates if lake else 0)
     return (
+        at.topic,
         str(at.partition),
         count_text(lake.rows) if lake else "-",
         *("-" if value is None else count_text(value) for value in (lake.last if lake else None, at.boundary)),

@@ -23,6 +23,7 @@ from headrace.jobs.spec import (
 from headrace.jobs.values import Expression
 from headrace.kafka.cluster import KafkaCluster
 from headrace.kernel import columns as system
+from headrace.kernel.boundary import TopicPartition
 from headrace.kernel.errors import SpecError
 from headrace.kernel.protocols import ERRORS, Json
 from headrace.runtime.graph import Stream
@@ -33,7 +34,7 @@ from hybrid_source.hybrid import EventTime, HybridSource
 from hybrid_source.iceberg_history import open_iceberg
 from hybrid_source.parquet_history import open_parquet
 from hybrid_source.splits import SplitTarget
-from hybrid_source.tail import AtOffsets, AtTime, KafkaTail, Start
+from hybrid_source.tail import AtOffsets, AtTime, KafkaTail, Start, TopicList
 from operators.errors import planning
 from operators.expressions import row_expression
 from operators.segment import resolved
@@ -55,7 +56,6 @@ def build_source(spec: JobSpec, nodes: JobGraph, name: str, config: Config, cata
     if opener is not None and source.history is not None:
         history = LakeHistory(
             opener,
-            topic=source.tail.topic if source.tail else None,
             rules=_rules(source),
             where=_where(spec, name, source.history.where, opener(None).schema),
             event_time=time.column if time else None,
@@ -161,7 +161,7 @@ def _offset_names(source: SourceSpec) -> OffsetNames:
 def _tail(tail: TailSpec, config: Config, payload: pl.Schema, time: EventTime | None) -> KafkaTail:
     return KafkaTail(
         cluster=KafkaCluster(tail.cluster, {**config.kafka_cluster(tail.cluster), **tail.options}),
-        topic=tail.topic,
+        topics=TopicList((tail.topic,)),
         schema=payload,
         event_time=time,
         start_at=_start(tail),
@@ -174,7 +174,9 @@ def _tail(tail: TailSpec, config: Config, payload: pl.Schema, time: EventTime | 
 
 def _start(tail: TailSpec) -> Start:
     if isinstance(tail.start, StartAtOffsets):
-        return AtOffsets(tail.start.offsets)
+        return AtOffsets(
+            {TopicPartition(tail.topic, partition): offset for partition, offset in tail.start.offsets.items()}
+        )
     if isinstance(tail.start, StartAtTimestamp):
         return AtTime(int(tail.start.timestamp.timestamp() * 1000))
     return tail.start

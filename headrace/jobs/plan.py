@@ -49,12 +49,14 @@ class PartitionPlan:
     """One topic partition. Offsets are *next* offsets (exclusive).
 
     Attributes:
+        topic: Its topic.
         partition: Its number.
         log_start: The first offset that Kafka still has.
         log_end: The end of the log (its last stable offset).
         start: Where the tail starts; None when that is not decided before the run.
     """
 
+    topic: str
     partition: int
     log_start: int
     log_end: int
@@ -73,9 +75,9 @@ class PartitionPlan:
 
 @dataclass(frozen=True, slots=True)
 class TailPlan:
-    """What is read of a topic: the columns that are decoded and the predicate that follows the decoding."""
+    """What is read of Kafka: topics, the columns that are decoded, and the predicate that follows the decoding."""
 
-    topic: str
+    topics: Sequence[str]
     cluster: str
     columns: Sequence[str]
     columns_total: int

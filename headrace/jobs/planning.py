@@ -116,14 +116,13 @@ def _tail(job: CompiledJob, source: HybridSource, request: ReadRequest, at: Hybr
     ranges = tail.ranges()
     starts = tail.offsets(at.tail)
     return TailPlan(
-        topic=tail.topic,
+        topics=sorted({at.topic for at in ranges}),
         cluster=wanted.cluster,
         columns=_columns(source, request),
         columns_total=len(source.schema),
         rows_predicate=_text(request.predicate),
         partitions=[
-            PartitionPlan(partition, start, end, starts.get(partition))
-            for partition, (start, end) in sorted(ranges.items())
+            PartitionPlan(*place, start, end, starts.get(place)) for place, (start, end) in sorted(ranges.items())
         ],
     )
 

@@ -13,8 +13,7 @@ from typing import Final
 import polars as pl
 
 from headrace.jobs.compile import CompiledJob
-from headrace.kernel import columns as system
-from headrace.kernel.boundary import PartitionRange
+from headrace.kernel.boundary import PartitionRange, TopicPartition
 from headrace.kernel.errors import NotFoundError
 from headrace.kernel.protocols import Json
 from headrace.state.checkpoint import CheckpointStore
@@ -57,6 +56,7 @@ class PartitionSeam:
     """The seam of one partition. All offsets but ``LakeSide.first`` and ``last`` are *next* offsets (exclusive).
 
     Attributes:
+        topic: Its topic.
         partition: Its number.
         covered_from: The first offset that the history covers.
         boundary: The next offset that it does not cover; None for a partition that it does not know.
@@ -67,6 +67,7 @@ class PartitionSeam:
         lake: The lake's side; None when its rows carry no offsets.
     """
 
+    topic: str
     partition: int
     covered_from: int | None
     boundary: int | None
@@ -104,7 +105,6 @@ class SourceSeam:
     """The seam of one source: the pinned version of its history, how the boundary was found, and its partitions."""
 
     source: str
-    topic: str
     phase: str
     pin: Json
     rule: str
@@ -120,7 +120,6 @@ class SourceSeam:
         """The seam as JSON values."""
         return {
             "source": self.source,
-            "topic": self.topic,
             "phase": self.phase,
             "pin": self.pin,
             "rule": self.rule,
@@ -176,26 +175,39 @@ def prove_seam(job: CompiledJob) -> SeamProof:
 def _source(source: HybridSource, at: HybridPosition) -> SourceSeam | None:
     if source.tail is None or not isinstance(source.history, LakeHistory) or at.resolution is None:
         return None
-    topic = source.tail.topic
-    covered = at.resolution.boundary.topics.get(topic)
-    ranges = dict(covered.partitions) if covered else {}
-    now = source.tail.offsets(at.tail)
-    firsts = {partition: state.first for partition, state in TailPosition.from_json(at.tail).partitions.items()}
-    lake = scan_lake(source.history.open_history(at.pin), source.history.offsets, topic, ranges)
+    ranges = at.resolution.boundary.ranges
+    tail = TailPosition.from_json(at.tail)
+    history, names = source.history.open_history(at.pin), source.history.offsets
+    topics = at.resolution.boundary.topics
+    lake = _lake(history, names, {topic: covered.partitions for topic, covered in topics.items()})
     starts = at.handover or {}
     partitions = [
         PartitionSeam(
-            partition,
-            ranges[partition].start if partition in ranges else None,
-            ranges[partition].next if partition in ranges else None,
-            starts.get(partition),
-            firsts.get(partition),
-            now.get(partition),
-            lake.get(partition) if lake is not None else None,
+            *place,
+            ranges[place].start if place in ranges else None,
+            ranges[place].next if place in ranges else None,
+            starts.get(place),
+            tail.partitions[place].first if place in tail.partitions else None,
+            tail.nexts.get(place),
+            lake.get(place) if lake is not None else None,
         )
-        for partition in sorted({*ranges, *starts, *now, *(lake or {})})
+        for place in sorted({*ranges, *starts, *tail.partitions, *(lake or {})})
     ]
-    return SourceSeam(source.name, topic, at.phase, at.pin, at.resolution.rule, at.resolution.evidence, partitions)
+    return SourceSeam(source.name, at.phase, at.pin, at.resolution.rule, at.resolution.evidence, partitions)
+
+
+def _lake(
+    history: History, names: OffsetNames, topics: Mapping[str, Mapping[int, PartitionRange]]
+) -> Mapping[TopicPartition, LakeSide] | None:
+    if len(topics) > 1 and names.topic_column(history.stored) is None:
+        return None
+    sides = {}
+    for topic, ranges in topics.items():
+        found = scan_lake(history, names, topic, ranges)
+        if found is None:
+            return None
+        sides.update({TopicPartition(topic, partition): side for partition, side in found.items()})
+    return sides
 
 
 def scan_lake(
@@ -224,7 +236,7 @@ def _offsets(history: History, names: OffsetNames, topic: str) -> Iterator[pl.Da
     stored = history.stored
     partition, offset = column(stored, names.partition), column(stored, names.offset)
     where = partition.is_not_null() & offset.is_not_null()
-    topic_column = names.topic or (system.TOPIC if system.TOPIC in stored else None)
+    topic_column = names.topic_column(stored)
     if topic_column is not None:
         where &= column(stored, topic_column).is_null() | (column(stored, topic_column) == topic)
     wanted = {name for expr in (partition, offset) for name in expr.meta.root_names()}

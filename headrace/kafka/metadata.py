@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection
+from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # not in its __all__
 
 from headrace.kafka.cluster import KafkaCluster
 from headrace.kafka.errors import kafka_error, map_error, mapped
+from headrace.kernel.boundary import TopicPartition
 from headrace.kernel.errors import UnavailableError
 
 DEADLINE: Final = 30.0
@@ -39,6 +41,11 @@ class TopicInfo:
     cluster_id: str | None
     partitions: tuple[int, ...]
 
+    @property
+    def places(self) -> tuple[TopicPartition, ...]:
+        """Its partitions with its name."""
+        return tuple(TopicPartition(self.name, partition) for partition in self.partitions)
+
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
@@ -63,18 +70,31 @@ class KafkaMetadata:
 
     def describe(self, topic: str) -> TopicInfo:
         """Identity and partitions of a topic."""
-        found = self._call(
-            f"topic {topic!r} on {self._where} cannot be described",
-            lambda left: self._admin.describe_topics(TopicCollection([topic]), request_timeout=left)[topic].result(
-                left
-            ),
-        )
-        return TopicInfo(
-            topic,
-            str(found.topic_id) if found.topic_id else None,
-            self.cluster_id(),
-            tuple(sorted(partition.id for partition in found.partitions)),
-        )
+        return self.describe_all([topic])[topic]
+
+    def describe_all(self, topics: Collection[str]) -> dict[str, TopicInfo]:
+        """Identity and partitions of several topics, in the order of their names; all of them must be there."""
+        names = sorted(topics)
+
+        def ask(left: float) -> dict[str, Any]:
+            answers = self._admin.describe_topics(TopicCollection(names), request_timeout=left)
+            found = {}
+            for name in names:
+                with mapped(f"topic {name!r} on {self._where} cannot be described"):
+                    found[name] = answers[name].result(left)
+            return found
+
+        found = self._call(f"topics of {self._where} cannot be described", ask) if names else {}
+        cluster = self.cluster_id()
+        return {
+            name: TopicInfo(
+                name,
+                str(topic.topic_id) if topic.topic_id else None,
+                cluster,
+                tuple(sorted(partition.id for partition in topic.partitions)),
+            )
+            for name, topic in found.items()
+        }
 
     def cluster_id(self) -> str | None:
         """The cluster's id."""
@@ -84,42 +104,45 @@ class KafkaMetadata:
         )
         return str(found.cluster_id) if found.cluster_id else None
 
-    def earliest(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
+    def earliest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Log start by partition: the first offset that is still there."""
-        return self._offsets(topic, partitions, _EARLIEST)
+        return self._offsets(partitions, _EARLIEST)
 
-    def latest(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
+    def latest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """High watermark by partition, exclusive: records of open transactions lie below it."""
-        return self._offsets(topic, partitions, _LATEST)
+        return self._offsets(partitions, _LATEST)
 
-    def stable(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
+    def stable(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Last stable offset by partition, exclusive: no open transaction has records below it."""
-        return self._offsets(topic, partitions, _LATEST, committed=True)
+        return self._offsets(partitions, _LATEST, committed=True)
 
-    def ranges(self, topic: str, partitions: Iterable[int]) -> dict[int, OffsetRange]:
+    def ranges(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetRange]:
         """Log start and high watermark by partition."""
         wanted = tuple(partitions)
-        earliest, latest = self.earliest(topic, wanted), self.latest(topic, wanted)
-        return {partition: OffsetRange(earliest[partition], latest[partition]) for partition in wanted}
+        earliest, latest = self.earliest(wanted), self.latest(wanted)
+        return {at: OffsetRange(earliest[at], latest[at]) for at in wanted}
 
-    def at_time(self, topic: str, partitions: Iterable[int], timestamp_ms: int) -> dict[int, int | None]:
+    def at_time(self, partitions: Iterable[TopicPartition], timestamp_ms: int) -> dict[TopicPartition, int | None]:
         """First offset by partition whose record timestamp is at or after ``timestamp_ms``; None: no such record."""
-        found = self._offsets(topic, partitions, OffsetSpec.for_timestamp(timestamp_ms))
-        return {partition: None if offset < 0 else offset for partition, offset in found.items()}
+        found = self._offsets(partitions, OffsetSpec.for_timestamp(timestamp_ms))
+        return {at: None if offset < 0 else offset for at, offset in found.items()}
 
     def _offsets(
-        self, topic: str, partitions: Iterable[int], spec: OffsetSpec, *, committed: bool = False
-    ) -> dict[int, int]:
+        self, partitions: Iterable[TopicPartition], spec: OffsetSpec, *, committed: bool = False
+    ) -> dict[TopicPartition, int]:
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
-        request = {TopicPartition(topic, partition): spec for partition in partitions}
+        request = {ClientPartition(*at): spec for at in partitions}
         if not request:
             return {}
 
-        def ask(left: float) -> dict[int, int]:
+        def ask(left: float) -> dict[TopicPartition, int]:
             answers = self._admin.list_offsets(request, isolation_level=level, request_timeout=left)
-            return {key.partition: answer.result(left).offset for key, answer in answers.items()}
+            return {
+                TopicPartition(key.topic, key.partition): answer.result(left).offset for key, answer in answers.items()
+            }
 
-        return self._call(f"offsets of topic {topic!r} on {self._where} cannot be read", ask)
+        topics = ", ".join(sorted({repr(key.topic) for key in request}))
+        return self._call(f"offsets of topic {topics} on {self._where} cannot be read", ask)
 
     @property
     def _where(self) -> str:
@@ -137,6 +160,9 @@ class KafkaMetadata:
             while True:
                 try:
                     return ask(max(deadline - time.monotonic(), _PAUSE))
+                except UnavailableError:
+                    if time.monotonic() + _PAUSE >= deadline:
+                        raise
                 except KafkaException as error:
                     stale = kafka_error(error).code() == KafkaError._UNKNOWN_PARTITION  # noqa: SLF001 - its public name
                     if stale:

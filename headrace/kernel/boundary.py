@@ -4,9 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, TypeVar
 
 FORMAT_VERSION: Final = 1
+_T = TypeVar("_T")
+
+
+class TopicPartition(NamedTuple):
+    """One partition of one topic: what every offset belongs to."""
+
+    topic: str
+    partition: int
+
+
+def nested(values: Mapping[TopicPartition, _T]) -> dict[str, dict[str, _T]]:
+    """Values by topic, then by partition as text, both in order: the JSON form."""
+    out: dict[str, dict[str, _T]] = {}
+    for (topic, partition), value in sorted(values.items(), key=lambda item: item[0]):
+        out.setdefault(topic, {})[str(partition)] = value
+    return out
+
+
+def flat(values: Mapping[str, Mapping[str, _T]]) -> dict[TopicPartition, _T]:
+    """The inverse of :func:`nested`."""
+    return {
+        TopicPartition(topic, int(partition)): value
+        for topic, partitions in values.items()
+        for partition, value in partitions.items()
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +71,20 @@ class Boundary:
         known = self.topics.get(topic)
         found = known.partitions.get(partition) if known else None
         return found.next if found else None
+
+    @property
+    def ranges(self) -> dict[TopicPartition, PartitionRange]:
+        """What is covered, by topic and partition."""
+        return {
+            TopicPartition(name, partition): covered
+            for name, topic in self.topics.items()
+            for partition, covered in topic.partitions.items()
+        }
+
+    @property
+    def nexts(self) -> dict[TopicPartition, int]:
+        """The next offset by topic and partition."""
+        return {at: covered.next for at, covered in self.ranges.items()}
 
     def to_json(self) -> dict[str, Any]:
         """The public format, version 1."""

@@ -13,9 +13,11 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from confluent_kafka import OFFSET_BEGINNING, KafkaError, Message, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, KafkaError, Message
+from confluent_kafka import TopicPartition as ClientPartition
 
 from headrace.kafka import KafkaCluster, KafkaMetadata, map_error, mapped
+from headrace.kernel.boundary import TopicPartition
 from headrace.kernel.errors import ConfigError, InternalError, UnavailableError
 from headrace.kernel.protocols import EpochId
 from headrace.sinks.kafka_topics import ensure_topic, topic_setting
@@ -95,8 +97,9 @@ def read_marker(cluster: KafkaCluster, partition: int, job_uid: str, sink: str, 
     """
     metadata = KafkaMetadata(cluster)
     key = _key(job_uid, sink, shard)
-    end = metadata.latest(TOPIC, [partition])[partition]
-    stable = min(metadata.stable(TOPIC, [partition])[partition], end)
+    at = TopicPartition(TOPIC, partition)
+    end = metadata.latest([at])[at]
+    stable = min(metadata.stable([at])[at], end)
     hidden = any(message.key() == key for message in _records(cluster, partition, stable, end, uncommitted=True))
     found = None
     for message in _records(cluster, partition, OFFSET_BEGINNING, end if hidden else stable, uncommitted=False):
@@ -115,7 +118,7 @@ def _records(cluster: KafkaCluster, partition: int, start: int, end: int, *, unc
     reached = start
     try:
         with mapped(cannot):
-            consumer.assign([TopicPartition(TOPIC, partition, start)])
+            consumer.assign([ClientPartition(TOPIC, partition, start)])
             while reached < end:
                 if time.monotonic() > deadline:
                     raise UnavailableError(

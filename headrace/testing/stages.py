@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from headrace.kernel import columns as system
-from headrace.kernel.boundary import Boundary, PartitionRange, TopicBoundary
+from headrace.kernel.boundary import Boundary, PartitionRange, TopicBoundary, TopicPartition
 from headrace.kernel.clock import Clock
 from headrace.kernel.protocols import Json, ReadRequest
 from headrace.testing.clock import ManualClock
@@ -23,7 +23,7 @@ TOPIC = "scripted"
 
 @dataclass(frozen=True, slots=True)
 class ScriptedLog:
-    """A topic as it would be: payload rows by partition, in offset order; the offset is the index.
+    """Topics as they would be: payload rows by partition, in offset order; the offset is the index.
 
     Attributes:
         payload: Schema of the rows.
@@ -32,33 +32,35 @@ class ScriptedLog:
     """
 
     payload: pl.Schema
-    partitions: Mapping[int, pl.DataFrame]
+    partitions: Mapping[TopicPartition, pl.DataFrame]
     event_time: EventTime
 
     def rows(self) -> pl.DataFrame:
-        """All rows with their partition and offset."""
-        frames = [
-            frame.with_columns(
-                pl.lit(partition, pl.Int32).alias(system.PARTITION),
-                pl.int_range(frame.height, dtype=pl.Int64).alias(system.OFFSET),
-            )
-            for partition, frame in self.partitions.items()
-        ]
-        return pl.concat(frames)
+        """All rows with their topic, partition and offset."""
+        return pl.concat([self.part(at, 0, frame.height) for at, frame in self.partitions.items()])
+
+    def part(self, at: TopicPartition, offset: int, count: int) -> pl.DataFrame:
+        """Some rows of one partition with their topic, partition and offset."""
+        frame = self.partitions[at].slice(offset, count)
+        return frame.with_columns(
+            pl.lit(at.topic).alias(system.TOPIC),
+            pl.lit(at.partition, pl.Int32).alias(system.PARTITION),
+            (pl.int_range(frame.height, dtype=pl.Int64) + offset).alias(system.OFFSET),
+        )
 
     def times(self, frame: pl.DataFrame) -> pl.Series:
         """Event times of rows, in microseconds."""
         return frame[self.event_time.column].cast(pl.Datetime("us")).to_physical()
 
     def source(
-        self, cut: Mapping[int, int], splits: Sequence[Sequence[int]], polls: Sequence[tuple[int, int]]
+        self, cut: Mapping[TopicPartition, int], splits: Sequence[Sequence[int]], polls: Sequence[tuple[int, int]]
     ) -> HybridSource:
         """The log as a hybrid source.
 
         Args:
             cut: The boundary: next offset by partition.
             splits: Sizes of history splits; rows are dealt to them in turn.
-            polls: Endless pattern of (partition, number of records) that the tail's polls give.
+            polls: Endless pattern of (number of the partition, in their order; number of records) for the tail's polls.
         """
         schema = pl.Schema({**self.payload, **system.SYSTEM})
         return HybridSource(
@@ -77,17 +79,20 @@ class ScriptedHistory:
     """
 
     log: ScriptedLog
-    cut: Mapping[int, int]
+    cut: Mapping[TopicPartition, int]
     splits: Sequence[Sequence[int]]
 
     def pin(self) -> Json:
         """See :meth:`HistoryStage.pin`."""
         return {"snapshot_id": 1}
 
-    def resolve(self, pin: Json, topic: str) -> Resolution:  # noqa: ARG002 - the protocol's signature
+    def resolve(self, pin: Json, topics: Sequence[str]) -> Resolution:  # noqa: ARG002 - the protocol's signature
         """See :meth:`HistoryStage.resolve`."""
-        ranges = {partition: PartitionRange(0, offset) for partition, offset in self.cut.items()}
-        return Resolution(Boundary({topic: TopicBoundary(ranges)}), "script", "the script's cut")
+        ranges: dict[str, dict[int, PartitionRange]] = {topic: {} for topic in topics}
+        for at, offset in self.cut.items():
+            ranges[at.topic][at.partition] = PartitionRange(0, offset)
+        boundary = Boundary({topic: TopicBoundary(found) for topic, found in ranges.items()})
+        return Resolution(boundary, "script", "the script's cut")
 
     def open(self, request: ReadRequest, pin: Json, trim: Boundary | None) -> OpenScriptedHistory:  # noqa: ARG002
         """See :meth:`HistoryStage.open`."""
@@ -95,9 +100,8 @@ class ScriptedHistory:
 
     def frames(self) -> list[pl.DataFrame]:
         """The splits, ordered by their lowest event time."""
-        rows = self.log.rows()
-        limit = pl.col(system.PARTITION).replace_strict(dict(self.cut), default=0, return_dtype=pl.Int64)
-        rows = rows.filter(pl.col(system.OFFSET) < limit).with_row_index("n")
+        parts = [self.log.part(at, 0, self.cut.get(at, 0)) for at in self.log.partitions]
+        rows = pl.concat(parts).with_row_index("n")
         taken: set[int] = set()
         frames = []
         for wanted in [*self.splits, range(rows.height)]:
@@ -136,37 +140,32 @@ class ScriptedTail:
     log: ScriptedLog
     polls: Sequence[tuple[int, int]]
     clock: Clock = field(default_factory=ManualClock)
-    topic: str = TOPIC
 
-    def identity(self) -> TopicIdentity:
-        """See :meth:`TailStage.identity`."""
-        return TopicIdentity(self.topic, None, None)
+    def identities(self) -> Mapping[str, TopicIdentity]:
+        """See :meth:`TailStage.identities`."""
+        return {topic: TopicIdentity(topic, None, None) for topic in sorted({at.topic for at in self.log.partitions})}
 
     def start(self, boundary: Boundary | None) -> Json:
         """See :meth:`TailStage.start`."""
-        return TailPosition(
-            {
-                partition: PartitionState((boundary and boundary.next_offset(self.topic, partition)) or 0)
-                for partition in self.log.partitions
-            }
-        ).to_json()
+        nexts = boundary.nexts if boundary else {}
+        return TailPosition({at: PartitionState(nexts.get(at, 0)) for at in self.log.partitions}).to_json()
 
-    def offsets(self, position: Json) -> Mapping[int, int]:
+    def offsets(self, position: Json) -> Mapping[TopicPartition, int]:
         """See :meth:`TailStage.offsets`."""
         return TailPosition.from_json(position).nexts
 
-    def ranges(self) -> Mapping[int, tuple[int, int]]:
+    def ranges(self) -> Mapping[TopicPartition, tuple[int, int]]:
         """See :meth:`TailStage.ranges`."""
-        return {partition: (0, frame.height) for partition, frame in self.log.partitions.items()}
+        return {at: (0, frame.height) for at, frame in self.log.partitions.items()}
 
-    def first_event_times(self, position: Json, partitions: Sequence[int]) -> Mapping[int, int]:
+    def first_event_times(self, position: Json, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         """See :meth:`TailStage.first_event_times`."""
         nexts = self.offsets(position)
         found = {}
-        for partition in partitions:
-            rest = self.log.times(self.log.partitions[partition].slice(nexts[partition])).drop_nulls()
+        for at in partitions:
+            rest = self.log.times(self.log.partitions[at].slice(nexts[at])).drop_nulls()
             if rest.len():
-                found[partition] = int(rest[0])
+                found[at] = int(rest[0])
         return found
 
     def open(self, request: ReadRequest, position: Json, floor: int | None) -> OpenScriptedTail:
@@ -183,7 +182,7 @@ class OpenScriptedTail:
         self._at = at
         self._watermark = TailWatermark(
             stage.clock,
-            {partition: state.max_event_time for partition, state in at.partitions.items()},
+            {place: state.max_event_time for place, state in at.partitions.items()},
             floor,
             out_of_orderness_us=stage.log.event_time.out_of_orderness_us,
             idle_us=stage.log.event_time.idle_us,
@@ -192,60 +191,51 @@ class OpenScriptedTail:
 
     def poll(self, timeout: float) -> TailBatch | None:  # noqa: ARG002 - the protocol's signature
         """See :meth:`OpenTail.poll`."""
-        frames: list[pl.DataFrame] = []
-        while not self.finished and not frames:
-            partition, count = self._stage.polls[self._turn % len(self._stage.polls)]
+        rows, at = None, None
+        while not self.finished and rows is None:
+            number, count = self._stage.polls[self._turn % len(self._stage.polls)]
             self._turn += 1
-            frames = self._take(partition % len(self._stage.log.partitions), count)
-        if not frames:
+            places = sorted(self._stage.log.partitions)
+            at = places[number % len(places)]
+            rows = self._stage.log.part(at, self._at.nexts[at], count) if self._left(at) else None
+        if rows is None or at is None:
             return None
-        rows = pl.concat(frames)
         times = self._stage.log.times(rows)
-        stamps = self._watermark.rows(rows[system.PARTITION], times)
+        stamps = self._watermark.rows(rows[system.PARTITION], times, {at.partition: at})
         stamped = rows.with_columns(
             (pl.lit(None, pl.Int64) if stamps is None else stamps).alias(system.ROW_WATERMARK),
         )
-        nexts = dict(stamped.group_by(system.PARTITION).agg(pl.col(system.OFFSET).max() + 1).iter_rows())
-        maxima = self._watermark.max_event_times
-        self._at = self._at.with_partitions(
-            {partition: PartitionState(offset, maxima.get(partition)) for partition, offset in nexts.items()}
-        )
-        watermark = self._watermark.advance(lambda partition: self._left(partition) == 0)
+        state = PartitionState(self._at.nexts[at] + rows.height, self._watermark.max_event_times.get(at))
+        self._at = self._at.with_partitions({at: state})
+        watermark = self._watermark.advance(lambda place: self._left(place) == 0)
         late = (times < stamped[system.ROW_WATERMARK]).any()
         return TailBatch(
             _asked(stamped, self._request), self._at.to_json(), watermark, bool(late), None, rows.height, rows.height
         )
 
-    def _left(self, partition: int) -> int:
-        return self._stage.log.partitions[partition].height - self._at.nexts[partition]
-
-    def _take(self, partition: int, count: int) -> list[pl.DataFrame]:
-        offset = self._at.nexts[partition]
-        frame = self._stage.log.partitions[partition].slice(offset, count)
-        if not frame.height:
-            return []
-        return [
-            frame.with_columns(
-                pl.lit(partition, pl.Int32).alias(system.PARTITION),
-                (pl.int_range(frame.height, dtype=pl.Int64) + offset).alias(system.OFFSET),
-            )
-        ]
+    def _left(self, at: TopicPartition) -> int:
+        return self._stage.log.partitions[at].height - self._at.nexts[at]
 
     @property
     def finished(self) -> bool:
         """See :attr:`OpenTail.finished`."""
-        return all(self._left(partition) == 0 for partition in self._at.partitions)
+        return all(self._left(at) == 0 for at in self._at.partitions)
 
     @property
     def position(self) -> Json:
         """See :attr:`OpenTail.position`."""
         return self._at.to_json()
 
+    @property
+    def identities(self) -> Mapping[str, TopicIdentity]:
+        """See :attr:`OpenTail.identities`."""
+        return self._stage.identities()
+
     def lag(self) -> Sequence[Mapping[str, Any]]:
         """See :meth:`OpenTail.lag`."""
         return [
-            {"topic": self._stage.topic, "partition": partition, "next": offset, "end": offset + self._left(partition)}
-            for partition, offset in self._at.nexts.items()
+            {"topic": at.topic, "partition": at.partition, "next": offset, "end": offset + self._left(at)}
+            for at, offset in self._at.nexts.items()
         ]
 
     def close(self) -> None:

@@ -150,9 +150,8 @@ class Demo:
         self._headrace("archive", TOPIC, ARCHIVE, "--schema", columns, "--until", "caught-up")
 
     def _forget(self) -> None:
-        partitions = self._metadata.describe(TOPIC).partitions
-        ends = self._metadata.latest(TOPIC, partitions)
-        starts = {partition: max(0, end - OVERLAP) for partition, end in ends.items()}
+        ends = self._metadata.latest(self._metadata.describe(TOPIC).places)
+        starts = {at.partition: max(0, end - OVERLAP) for at, end in ends.items()}
         self._say(f"retention deletes all but the last {OVERLAP} records of each partition")
         traffic.delete_before(self._cluster, TOPIC, starts)
 
@@ -220,7 +219,8 @@ class Demo:
         return pl.DataFrame(self._catalogs.load(OUTPUT_TABLE).scan().to_arrow())
 
     def _topic_rows(self) -> pl.DataFrame:
-        ends = self._metadata.stable(OUTPUT_TOPIC, self._metadata.describe(OUTPUT_TOPIC).partitions)
+        places = self._metadata.describe(OUTPUT_TOPIC).places
+        ends = {at.partition: end for at, end in self._metadata.stable(places).items()}
         consumer = self._cluster.consumer()
         consumer.assign([TopicPartition(OUTPUT_TOPIC, partition, 0) for partition in ends])
         values: list[bytes] = []

@@ -60,12 +60,16 @@ PLAN = Plan(
                 4000,
             ),
             TailPlan(
-                "flights",
+                ["flights"],
                 "default",
                 ["carrier"],
                 19,
                 None,
-                [PartitionPlan(1, 50, 200, 40), PartitionPlan(0, 0, 100, 90), PartitionPlan(2, 0, 10, None)],
+                [
+                    PartitionPlan("flights", 1, 50, 200, 40),
+                    PartitionPlan("flights", 0, 0, 100, 90),
+                    PartitionPlan("flights", 2, 0, 10, None),
+                ],
             ),
             BoundaryPlan("own record", "snapshot 42, summary headrace.boundary"),
             "time_hour, up to 2h out of order",
@@ -172,7 +176,7 @@ class TestPlan:
             "1,000 of 4,000",
             "own record",
             "snapshot 42, summary headrace.boundary",
-            "gap: wanted offsets are gone in partition 1",
+            "gap: wanted offsets are gone in flights[1]",
             "within tolerance",
             "fp1",
             "lake.flights.hourly (will be created)",
@@ -182,7 +186,8 @@ class TestPlan:
             assert fact in text
 
     def test_partitions_are_sorted_and_their_lag_shown(self) -> None:
-        rows = [line.split() for line in shown_plan().splitlines() if line.split()[:1] in (["0"], ["1"], ["2"])]
+        words = [line.split() for line in shown_plan().splitlines()]
+        rows = [line[1:] for line in words if line[:1] == ["flights"] and line[1:2] in (["0"], ["1"], ["2"])]
         assert rows == [["0", "0", "100", "90", "10"], ["1", "50", "200", "40", "160"], ["2", "0", "10", "-", "-"]]
 
     def test_json(self) -> None:

@@ -454,12 +454,12 @@ def test_rows_at_or_above_the_boundary_are_left_out(catalog: SqlCatalog) -> None
         archive(0, range(50, 52), topic="other"),
     )
     trim = Trim({0: 7, 1: 5}, topic_column="_kafka_topic", topic="t")
-    found = collect(open_iceberg(table, NAME).plan(HistoryQuery(trim=trim, columns=["v", "_kafka_partition"])))
+    found = collect(open_iceberg(table, NAME).plan(HistoryQuery(trims=[trim], columns=["v", "_kafka_partition"])))
     assert sorted(found.filter(pl.col("_kafka_partition") == 0)["v"]) == [*range(7), 50, 51]
     assert sorted(found.filter(pl.col("_kafka_partition") == 1)["v"]) == list(range(5))
     assert found.filter(pl.col("_kafka_partition") == 2).height == 0  # the tail reads it from its beginning
     assert sorted(found.filter(pl.col("_kafka_partition").is_null())["v"]) == [900, 901]
-    pruned = open_iceberg(table, NAME).plan(HistoryQuery(trim=Trim({0: 7, 1: 5})))
+    pruned = open_iceberg(table, NAME).plan(HistoryQuery(trims=[Trim({0: 7, 1: 5})]))
     assert pruned.report.files == 4  # offsets 10 to 20 and 50 to 52 lie above every boundary
 
 

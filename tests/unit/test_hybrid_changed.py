@@ -6,13 +6,14 @@ import pytest
 from headrace.jobs.compile import compile_job
 from headrace.jobs.config import load_config
 from headrace.jobs.loading import load_job_text
+from headrace.kernel.boundary import TopicPartition
 from headrace.kernel.errors import IdentityError, SpecError
 from headrace.kernel.protocols import ReadRequest
 from headrace.testing.stages import ScriptedHistory, ScriptedLog, ScriptedTail
 from hybrid_source.hybrid import EventTime, HybridSource
 
 PAYLOAD = pl.Schema({"at": pl.Datetime("us")})
-LOG = ScriptedLog(PAYLOAD, {0: pl.DataFrame({"at": [0, 1]}, schema={"at": pl.Int64}).cast(PAYLOAD)}, EventTime("at"))
+ROWS = pl.DataFrame({"at": [0, 1]}, schema={"at": pl.Int64}).cast(PAYLOAD)
 SPEC = """
 name: j
 sources:
@@ -24,9 +25,11 @@ sinks:
 
 
 def source(topic: str | None, *, history: bool = False) -> HybridSource:
-    stage = ScriptedHistory(LOG, {0: 1}, [[0]]) if history else None
-    tail = ScriptedTail(LOG, [(0, 1)], topic=topic) if topic else None
-    return HybridSource("s", PAYLOAD, stage, tail, LOG.event_time)
+    at = TopicPartition(topic or "none", 0)
+    log = ScriptedLog(PAYLOAD, {at: ROWS}, EventTime("at"))
+    stage = ScriptedHistory(log, {at: 1}, [[0]]) if history else None
+    tail = ScriptedTail(log, [(0, 1)]) if topic else None
+    return HybridSource("s", PAYLOAD, stage, tail, log.event_time)
 
 
 def test_offsets_of_one_topic_are_not_used_in_another() -> None:

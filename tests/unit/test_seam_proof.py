@@ -92,24 +92,24 @@ def test_verdict(
     boundary: int | None, tail_start: int | None, duplicates: int, missing: int, overlap: int, exact: bool
 ) -> None:
     lake = LakeSide(10, 0, 9, duplicates, [], 0)
-    seam = PartitionSeam(0, 0, boundary, tail_start, tail_start, tail_start, lake)
+    seam = PartitionSeam("topic", 0, 0, boundary, tail_start, tail_start, tail_start, lake)
     assert (seam.missing, seam.overlap, seam.exact) == (missing, overlap, exact)
 
 
 def test_proof_for_people_and_machines() -> None:
     lake = LakeSide(1998, 0, 1999, 0, [(5, 7)], 3)
-    partition = PartitionSeam(0, 0, 2000, 2001, 2001, 2500, lake)
+    partition = PartitionSeam("topic", 0, 0, 2000, 2001, 2001, 2500, lake)
     proof = SeamProof(
         "job",
         4,
-        [SourceSeam("s", "topic", "tail", {}, "own record", "snapshot [42]", [partition])],
+        [SourceSeam("s", "tail", {}, "own record", "snapshot [42]", [partition])],
     )
     console = Console(file=io.StringIO(), width=120, color_system=None)
     print_seam(proof, console)
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
     assert "boundary by own record: snapshot [42]" in text
-    assert "partition 0: no rows for offsets 5 to 7 (exclusive)" in text
+    assert "topic[0]: no rows for offsets 5 to 7 (exclusive)" in text
     assert "the seam is NOT exact" in text
     facts = proof.to_json()
     assert facts["exact"] is False

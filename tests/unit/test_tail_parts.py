@@ -11,13 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.kafka import OffsetRange
+from headrace.kernel.boundary import TopicPartition
 from headrace.kernel.errors import GapError, IdentityError, InternalError, SchemaError, UnavailableError
 from headrace.kernel.protocols import ReadRequest
 from headrace.testing import ManualClock
 from hybrid_source.decode import JsonDecoder
 from hybrid_source.hybrid import EventTime
 from hybrid_source.tail_bounds import Bounds
-from hybrid_source.tail_offsets import AtOffsets, TopicOffsets
+from hybrid_source.tail_offsets import AtOffsets, LogOffsets
 from hybrid_source.tail_position import LostRange, PartitionState, TailPosition
 from hybrid_source.tail_rate import RateLimit
 from hybrid_source.tail_rows import RowBuilder
@@ -26,20 +27,25 @@ from hybrid_source.tail_watermark import TailWatermark, row_watermarks
 rows = st.lists(st.tuples(st.integers(0, 2), st.one_of(st.none(), st.integers(-100, 100))), max_size=30)
 
 
-def always(_: int) -> bool:
+P0, P1, P2, P12 = (TopicPartition("t", partition) for partition in (0, 1, 2, 12))
+PLACES = {0: P0, 1: P1, 2: P2}
+
+
+def always(_: TopicPartition) -> bool:
     return True
 
 
-def never(_: int) -> bool:
+def never(_: TopicPartition) -> bool:
     return False
 
 
 def stamps(tracker: TailWatermark, part: list[tuple[int, int | None]]) -> list[int | None]:
     partitions = pl.Series([partition for partition, _ in part], dtype=pl.Int32)
     times = pl.Series([time for _, time in part], dtype=pl.Int64)
-    before, floor, behind = dict(tracker.max_event_times), tracker.value, tracker._out_of_orderness_us
+    floor, behind = tracker.value, tracker._out_of_orderness_us
+    before = {slot: tracker.max_event_times.get(at) for slot, at in PLACES.items()}
     exact = row_watermarks(partitions, times, before=before, floor=floor, out_of_orderness_us=behind)
-    stamped = tracker.rows(partitions, times)
+    stamped = tracker.rows(partitions, times, PLACES)
     if stamped is None:
         assert not (times < exact).any()
     else:
@@ -61,9 +67,10 @@ def test_row_watermarks_equal_the_slow_rule_however_rows_are_batched(
         if time is not None:
             largest[partition] = max(time, largest.get(partition, time))
     clock = ManualClock()
-    tracker = TailWatermark(clock, dict.fromkeys(range(3)), floor, out_of_orderness_us=out_of_orderness)
+    tracker = TailWatermark(clock, dict.fromkeys(PLACES.values()), floor, out_of_orderness_us=out_of_orderness)
     assert stamps(tracker, data[:cut]) + stamps(tracker, data[cut:]) == expected
-    assert {key: value for key, value in tracker.max_event_times.items() if value is not None} == largest
+    known = {at.partition: time for at, time in tracker.max_event_times.items() if time is not None}
+    assert known == largest
     watermark = tracker.advance(never)
     full = min(largest.values()) - out_of_orderness if len(largest) == 3 else None
     bounds = [value for value in (full, floor) if value is not None]
@@ -71,19 +78,19 @@ def test_row_watermarks_equal_the_slow_rule_however_rows_are_batched(
 
 
 def test_a_batch_within_the_disorder_is_not_stamped() -> None:
-    tracker = TailWatermark(ManualClock(), {0: 100, 1: None}, 85, out_of_orderness_us=10)
+    tracker = TailWatermark(ManualClock(), {P0: 100, P1: None}, 85, out_of_orderness_us=10)
     partitions, times = pl.Series([0, 1, 0, 1]), pl.Series([105, 90, 95, None])
-    assert tracker.rows(partitions, times) is None
-    assert tracker.max_event_times == {0: 105, 1: 90}
-    assert tracker.rows(partitions, times.set(times == 95, 94)) is not None
-    assert tracker.rows(pl.Series([1]), pl.Series([84])) is not None
+    assert tracker.rows(partitions, times, PLACES) is None
+    assert tracker.max_event_times == {P0: 105, P1: 90}
+    assert tracker.rows(partitions, times.set(times == 95, 94), PLACES) is not None
+    assert tracker.rows(pl.Series([1]), pl.Series([84]), PLACES) is not None
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(rows, max_size=5), st.booleans())
 def test_the_source_watermark_never_goes_back(parts: list[list[tuple[int, int | None]]], silent: bool) -> None:
     clock = ManualClock()
-    tracker = TailWatermark(clock, dict.fromkeys(range(3)), -20, idle_us=10)
+    tracker = TailWatermark(clock, dict.fromkeys(PLACES.values()), -20, idle_us=10)
     last = -20
     for part in parts:
         stamps(tracker, part)
@@ -96,31 +103,31 @@ def test_the_source_watermark_never_goes_back(parts: list[list[tuple[int, int | 
 
 def test_a_partition_is_idle_only_at_its_end_and_silent() -> None:
     clock = ManualClock()
-    tracker = TailWatermark(clock, {0: 100, 1: 10}, None, idle_us=1000)
+    tracker = TailWatermark(clock, {P0: 100, P1: 10}, None, idle_us=1000)
     assert tracker.advance(always) == 10
     clock.advance(999)
-    tracker.heard(0)
+    tracker.heard(P0)
     assert tracker.advance(always) == 10
     clock.advance(1)
-    assert tracker.advance(lambda partition: partition == 0) == 10
+    assert tracker.advance(lambda at: at == P0) == 10
     assert tracker.advance(always) == 100
-    tracker.heard(1)
+    tracker.heard(P1)
     assert stamps(tracker, [(1, 50)]) == [100]
     assert tracker.advance(always) == 100
 
 
 def test_without_idleness_a_silent_partition_holds() -> None:
     clock = ManualClock()
-    tracker = TailWatermark(clock, {0: 100, 1: None}, None)
+    tracker = TailWatermark(clock, {P0: 100, P1: None}, None)
     clock.advance(10**12)
     assert tracker.advance(always) is None
 
 
 def test_a_new_partition_holds_the_watermark() -> None:
     clock = ManualClock()
-    tracker = TailWatermark(clock, {0: 100}, None, idle_us=1000)
+    tracker = TailWatermark(clock, {P0: 100}, None, idle_us=1000)
     assert tracker.advance(never) == 100
-    tracker.add(1)
+    tracker.add(P1)
     stamps(tracker, [(0, 200)])
     assert tracker.advance(always) == 100
     stamps(tracker, [(1, 150)])
@@ -128,7 +135,7 @@ def test_a_new_partition_holds_the_watermark() -> None:
 
 
 def test_a_position_survives_json() -> None:
-    at = TailPosition({0: PartitionState(2**53 + 1, -5), 12: PartitionState(0)}, (LostRange(0, 1, 4),))
+    at = TailPosition({P0: PartitionState(2**53 + 1, -5), P12: PartitionState(0)}, (LostRange(P0, 1, 4),))
     assert TailPosition.from_json(json.loads(json.dumps(at.to_json()))) == at
     with pytest.raises(InternalError, match="version 2"):
         TailPosition.from_json({"version": 2})
@@ -138,66 +145,66 @@ class Broker:
     """Metadata as a script."""
 
     def __init__(self, **held: tuple[int, int]) -> None:
-        self.held = {int(key[1:]): OffsetRange(*value) for key, value in held.items()}
+        self.held = {TopicPartition("t", int(key[1:])): OffsetRange(*value) for key, value in held.items()}
 
-    def ranges(self, topic: str, partitions: Any) -> dict[int, OffsetRange]:
-        return {partition: self.held[partition] for partition in partitions}
+    def ranges(self, partitions: Any) -> dict[TopicPartition, OffsetRange]:
+        return {at: self.held[at] for at in partitions}
 
-    def earliest(self, topic: str, partitions: Any) -> dict[int, int]:
-        return {partition: self.held[partition].earliest for partition in partitions}
+    def earliest(self, partitions: Any) -> dict[TopicPartition, int]:
+        return {at: self.held[at].earliest for at in partitions}
 
-    def latest(self, topic: str, partitions: Any) -> dict[int, int]:
-        return {partition: self.held[partition].latest for partition in partitions}
+    def latest(self, partitions: Any) -> dict[TopicPartition, int]:
+        return {at: self.held[at].latest for at in partitions}
 
 
-def offsets(broker: Broker, on_gap: Any = "fail") -> TopicOffsets:
-    return TopicOffsets("t", broker, on_gap)  # type: ignore[arg-type]
+def offsets(broker: Broker, on_gap: Any = "fail") -> LogOffsets:
+    return LogOffsets(broker, on_gap)  # type: ignore[arg-type]
 
 
 def test_hyb_04_an_empty_partition_whose_records_are_gone_is_a_gap() -> None:
     with pytest.raises(GapError, match="wanted offset 3 is gone, available are 7 to 7"):
-        offsets(Broker(p0=(7, 7))).resume({0: 3}, (0,))
+        offsets(Broker(p0=(7, 7))).resume({P0: 3}, (P0,))
 
 
 def test_hyb_04_the_end_of_the_log_is_no_gap() -> None:
-    assert offsets(Broker(p0=(7, 7))).resume({0: 7}, (0,)).nexts == {0: 7}
+    assert offsets(Broker(p0=(7, 7))).resume({P0: 7}, (P0,)).nexts == {P0: 7}
 
 
 def test_hyb_04_two_gaps_stand_in_the_ledger() -> None:
-    at = TailPosition({0: PartitionState(3, 99)})
-    at = offsets(Broker(p0=(7, 9)), "record").checked(at, (0,))
-    at = offsets(Broker(p0=(8, 9), p1=(2, 2)), "record").checked(at, (0, 1))
-    assert at.partitions == {0: PartitionState(8, 99), 1: PartitionState(2)}
-    assert at.lost == (LostRange(0, 3, 7), LostRange(0, 7, 8), LostRange(1, 0, 2))
+    at = TailPosition({P0: PartitionState(3, 99)})
+    at = offsets(Broker(p0=(7, 9)), "record").checked(at, (P0,))
+    at = offsets(Broker(p0=(8, 9), p1=(2, 2)), "record").checked(at, (P0, P1))
+    assert at.partitions == {P0: PartitionState(8, 99), P1: PartitionState(2)}
+    assert at.lost == (LostRange(P0, 3, 7), LostRange(P0, 7, 8), LostRange(P1, 0, 2))
 
 
 def test_hyb_05_recording_gaps_does_not_excuse_a_recreated_topic() -> None:
     with pytest.raises(IdentityError, match="beyond the end 10") as raised:
-        offsets(Broker(p0=(0, 10)), "record").resume({0: 11}, (0,))
+        offsets(Broker(p0=(0, 10)), "record").resume({P0: 11}, (P0,))
     assert raised.value.code == "TOPIC_RECREATED"
 
 
 def test_explicit_offsets_leave_the_others_at_their_earliest() -> None:
-    assert offsets(Broker(p0=(5, 9), p1=(2, 9))).resolve(AtOffsets({0: 6}), (0, 1)).nexts == {0: 6, 1: 2}
+    assert offsets(Broker(p0=(5, 9), p1=(2, 9))).resolve(AtOffsets({P0: 6}), (P0, P1)).nexts == {P0: 6, P1: 2}
 
 
 def test_bounds_forget_a_partition_that_moves() -> None:
     clock = ManualClock()
-    bounds = Bounds("t", {0: 10}, clock, transaction_wait_s=5)
-    bounds.wait_for_transactions({0: 3})
+    bounds = Bounds({P0: 10}, clock, transaction_wait_s=5)
+    bounds.wait_for_transactions({P0: 3})
     clock.advance(4_000_000)
-    bounds.wait_for_transactions({0: 4})
+    bounds.wait_for_transactions({P0: 4})
     clock.advance(4_000_000)
-    bounds.wait_for_transactions({0: 4})
+    bounds.wait_for_transactions({P0: 4})
     bounds.wait_for_transactions({})
     clock.advance(4_000_000)
-    bounds.wait_for_transactions({0: 10})
-    bounds.wait_for_transactions({0: 4})
+    bounds.wait_for_transactions({P0: 10})
+    bounds.wait_for_transactions({P0: 4})
     clock.advance(5_000_000)
     with pytest.raises(UnavailableError, match="from offset 4 on"):
-        bounds.wait_for_transactions({0: 4})
-    assert not bounds.finished({0: 9})
-    assert bounds.finished({0: 10, 1: 0})
+        bounds.wait_for_transactions({P0: 4})
+    assert not bounds.finished({P0: 9})
+    assert bounds.finished({P0: 10, P1: 0})
 
 
 def test_a_rate_limit_holds_one_second_at_most() -> None:

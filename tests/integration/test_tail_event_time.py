@@ -1,0 +1,96 @@
+"""Watermarks of the tail on a real broker."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from headrace.kernel import columns as system
+from headrace.kernel.boundary import TopicPartition
+from headrace.kernel.protocols import ReadRequest
+from headrace.testing import ManualClock
+from hybrid_source.hybrid import EventTime
+from tests.kafka import KafkaHelper
+from tests.tail import (
+    MINUTE,
+    at,
+    events,
+    read_until,
+    tail_of,
+)
+
+pytestmark = pytest.mark.services
+
+
+def test_watermarks_by_row_partition_and_source(kafka: KafkaHelper) -> None:
+    topic, clock = kafka.topic(2), ManualClock()
+    kafka.produce(topic, events(10, 12, None, 11, 5))
+    kafka.produce(topic, events(30), partition=1)
+    time_ = EventTime("t", out_of_orderness_us=2 * MINUTE, idle_us=60 * 1_000_000)
+    tail = tail_of(kafka, topic, clock=clock, event_time=time_)
+    request = ReadRequest(columns=["v", system.PARTITION, system.ROW_WATERMARK])
+    reader = tail.open(request, tail.start(None), 3 * MINUTE)
+    read = read_until(reader, lambda read: sum(batch.records for batch in read.batches) == 6)
+    own = read.rows.filter(pl.col(system.PARTITION) == 0)
+    assert own[system.ROW_WATERMARK].to_list() == [3 * MINUTE, 8 * MINUTE, 10 * MINUTE, 10 * MINUTE, 10 * MINUTE]
+    # A batch of its own has no late row, so it is not stamped.
+    assert read.rows.filter(pl.col(system.PARTITION) == 1)[system.ROW_WATERMARK].to_list() in ([3 * MINUTE], [None])
+    assert any(batch.maybe_late for batch in read.batches)
+    assert read.batches[-1].watermark == 10 * MINUTE
+    kafka.produce(topic, events(40), partition=1)
+    read = read_until(reader, lambda read: bool(read.batches))
+    assert read.batches[-1].watermark == 10 * MINUTE
+    states = reader.position["topics"][topic]
+    assert {key: state["max_event_time"] for key, state in states.items()} == {"0": 12 * MINUTE, "1": 40 * MINUTE}
+    reader.poll(0.2)
+    clock.advance(61_000_000)
+    # Both are silent now: nothing more is to come from either.
+    assert read_until(reader, lambda read: bool(read.batches)).batches[-1].watermark == 38 * MINUTE
+    kafka.produce(topic, events(20))
+    back = read_until(reader, lambda read: sum(batch.records for batch in read.batches) == 1)
+    assert back.column(system.ROW_WATERMARK) == [38 * MINUTE]
+    assert back.batches[-1].maybe_late
+    assert back.batches[-1].watermark == 38 * MINUTE
+    position = reader.position
+    reader.close()
+    resumed = tail.open(request, position, 38 * MINUTE)
+    kafka.produce(topic, events(41), partition=1)
+    read = read_until(resumed, lambda read: sum(batch.records for batch in read.batches) == 1)
+    assert read.column(system.ROW_WATERMARK) == [None]
+    assert not read.batches[-1].maybe_late
+    kafka.produce(topic, events(37), partition=1)
+    read = read_until(resumed, lambda read: sum(batch.records for batch in read.batches) == 1)
+    assert read.column(system.ROW_WATERMARK) == [39 * MINUTE]
+    resumed.close()
+
+
+def test_a_partition_behind_an_open_transaction_holds_the_watermark(kafka: KafkaHelper) -> None:
+    topic, clock = kafka.topic(2), ManualClock()
+    kafka.produce(topic, events(10))
+    time_ = EventTime("t", idle_us=1_000_000)
+    tail = tail_of(kafka, topic, clock=clock, event_time=time_)
+    with kafka.transaction() as hanging:
+        hanging.produce(topic, events(11))
+        kafka.produce(topic, events(30), partition=1)
+        reader = tail.open(ReadRequest(columns=["v"]), tail.start(None), None)
+        read_until(reader, lambda read: sum(batch.records for batch in read.batches) == 2)
+        reader.poll(0.3)
+        clock.advance(5_000_000)
+        kafka.produce(topic, events(31), partition=1)
+        read = read_until(reader, lambda read: bool(read.batches))
+        assert read.batches[-1].watermark == 10 * MINUTE
+        reader.close()
+
+
+def test_first_event_times_are_peeked(kafka: KafkaHelper) -> None:
+    topic = kafka.topic(4)
+    kafka.produce(topic, [b"{bad", None, *events(None, 7, 3)])
+    kafka.produce(topic, events(9), partition=1)
+    with kafka.transaction() as aborted:
+        aborted.produce(topic, events(1), partition=3)
+    tail = tail_of(kafka, topic, event_time=EventTime("t"))
+    position = at(topic, p0=0, p1=1, p2=0, p3=0)
+    places = [TopicPartition(topic, partition) for partition in range(4)]
+    assert tail.first_event_times(position, places) == {places[0]: 7 * MINUTE}
+    found = tail.first_event_times(at(topic, p0=4, p1=0), [places[1], places[0]])
+    assert found == {places[0]: 3 * MINUTE, places[1]: 9 * MINUTE}

@@ -1,0 +1,110 @@
+"""What of a topic enters the job: committed records, columns, dead letters."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import polars as pl
+import pytest
+
+from headrace.kernel import columns as system
+from headrace.kernel.errors import NotFoundError
+from headrace.kernel.protocols import ReadRequest
+from tests.kafka import KafkaHelper
+from tests.tail import (
+    CAUGHT_UP,
+    KEPT,
+    SCHEMA,
+    read_bounded,
+    read_until,
+    tail_of,
+    values,
+)
+
+pytestmark = pytest.mark.services
+
+
+def test_kaf_01_aborted_records_never_enter(kafka: KafkaHelper) -> None:
+    topic = kafka.topic()
+    with kafka.transaction("kaf01-" + topic):
+        pass
+    with kafka.transaction("kaf01-" + topic) as aborted:
+        aborted.produce(topic, values(1, 2))
+    with kafka.transaction("kaf01-" + topic) as committed:
+        committed.produce(topic, values(3))
+        committed.commit()
+    kafka.produce(topic, values(4))
+    assert read_bounded(tail_of(kafka, topic)).column() == [3, 4]
+
+
+def test_kaf_02_tombstones_are_skipped_and_empty_values_are_dead_letters(kafka: KafkaHelper) -> None:
+    topic = kafka.topic(config=KEPT)
+    for key, value in ((b"k1", b'{"v":1}'), (b"k1", None), (None, b'{"v":2}'), (None, None), (b"k3", b"")):
+        kafka.produce(topic, [value], key=key, timestamp_ms=1_700_000_000_123)
+    request = replace(CAUGHT_UP, columns=[system.KEY, "v", system.OFFSET])
+    tail = tail_of(kafka, topic)
+    reader = tail.open(request, tail.start(None), None)
+    read = read_until(reader, lambda _: reader.finished)
+    reader.close()
+    assert read.rows.rows() == [(b"k1", 1, 0), (None, 2, 2)]
+    assert read.errors.schema == system.ERRORS
+    assert read.errors.drop("timestamp").rows() == [(topic, 0, 4, b"k3", b"", "Input data was truncated")]
+    assert read.errors["timestamp"].to_physical().to_list() == [1_700_000_000_123_000]
+    assert reader.tombstones == 2
+    assert read.nexts == {"0": 5}
+    assert sum(batch.records for batch in read.batches) == 5
+
+
+def test_dec_02_a_bad_record_becomes_a_dead_letter_with_its_offset(kafka: KafkaHelper) -> None:
+    topic = kafka.topic()
+    kafka.produce(topic, [b'{"v":1}', b"{bad", b'{"v":3}'])
+    read = read_bounded(tail_of(kafka, topic), request=replace(CAUGHT_UP, columns=["v", system.OFFSET]))
+    assert read.rows.rows() == [(1, 0), (3, 2)]
+    assert read.errors.select("topic", "partition", "offset", "value").rows() == [(topic, 0, 1, b"{bad")]
+    assert read.errors["reason"][0].startswith("JSON is malformed")
+
+
+def test_metadata_columns_and_the_predicate(kafka: KafkaHelper) -> None:
+    topic = kafka.topic(2, config=KEPT)
+    kafka.produce(topic, values(1, 2, 3), partition=1, key=b"k", timestamp_ms=1_700_000_000_001)
+    names = [system.TOPIC, "v", system.PARTITION, system.OFFSET, system.TIMESTAMP, system.KEY, system.ROW_WATERMARK]
+    request = replace(CAUGHT_UP, columns=names, predicate=(pl.col(system.OFFSET) > 0) & pl.col("s").is_null())
+    read = read_bounded(tail_of(kafka, topic), request=request)
+    assert read.rows.schema == {name: {**SCHEMA, **system.SYSTEM}[name] for name in names}
+    assert read.rows.drop(system.TIMESTAMP).rows() == [(topic, 2, 1, 1, b"k", None), (topic, 3, 1, 2, b"k", None)]
+    assert read.rows[system.TIMESTAMP].to_physical().to_list() == [1_700_000_000_001_000] * 2
+
+
+def test_all_payload_columns_are_the_default(kafka: KafkaHelper) -> None:
+    topic = kafka.topic()
+    kafka.produce(topic, [b'{"v":1,"t":"2026-01-01T00:00:00Z","s":"x","other":1}'])
+    read = read_bounded(tail_of(kafka, topic))
+    assert read.rows.schema == SCHEMA
+    assert read.rows.height == 1
+
+
+def test_without_columns_the_rows_can_still_be_counted(kafka: KafkaHelper) -> None:
+    topic = kafka.topic()
+    kafka.produce(topic, values(1, 2, 3))
+    assert read_bounded(tail_of(kafka, topic), request=replace(CAUGHT_UP, columns=[])).rows.height == 3
+
+
+def test_an_unknown_column_is_named(kafka: KafkaHelper) -> None:
+    tail = tail_of(kafka, kafka.topic())
+    with pytest.raises(NotFoundError, match="'nope'") as raised:
+        tail.open(ReadRequest(columns=["nope"]), tail.start(None), None)
+    assert raised.value.code == "COLUMN_NOT_FOUND"
+
+
+def test_many_rows_over_many_batches(kafka: KafkaHelper) -> None:
+    topic = kafka.topic(3)
+    for partition in range(3):
+        kafka.produce(topic, values(*range(20_000)), partition=partition)
+    read = read_bounded(
+        tail_of(kafka, topic), request=replace(CAUGHT_UP, columns=["v", system.PARTITION, system.OFFSET])
+    )
+    assert read.nexts == {"0": 20_000, "1": 20_000, "2": 20_000}
+    assert (read.rows["v"] == read.rows[system.OFFSET]).all()
+    for partition in range(3):
+        own = read.rows.filter(pl.col(system.PARTITION) == partition)
+        assert own[system.OFFSET].to_list() == list(range(20_000))

@@ -1,0 +1,99 @@
+"""Where a tail starts, what a group's offsets decide (nothing), how fast it reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as ClientPartition
+
+from headrace.kernel import columns as system
+from headrace.kernel.boundary import Boundary, PartitionRange, TopicBoundary, TopicPartition
+from headrace.kernel.errors import GapError, IdentityError
+from headrace.kernel.protocols import ReadRequest
+from headrace.testing import ManualClock
+from hybrid_source.tail import AtOffsets, AtTime
+from tests.kafka import KafkaHelper
+from tests.services import OwnBroker
+from tests.tail import (
+    KEPT,
+    Read,
+    at,
+    read_bounded,
+    read_until,
+    tail_of,
+    values,
+)
+
+pytestmark = pytest.mark.services
+
+
+def test_start_modes(kafka: KafkaHelper) -> None:
+    topic = kafka.topic(2, config=KEPT)
+    for index in range(10):
+        kafka.produce(topic, values(index), timestamp_ms=1_700_000_000_000 + 1000 * index)
+
+    def starts(mode: Any) -> dict[int, int]:
+        tail = tail_of(kafka, topic, start_at=mode)
+        return {at.partition: offset for at, offset in tail.offsets(tail.start(None)).items()}
+
+    assert starts("earliest") == {0: 0, 1: 0}
+    assert starts("latest") == {0: 10, 1: 0}
+    assert starts(AtTime(1_700_000_003_500)) == {0: 4, 1: 0}
+    assert starts(AtTime(1_800_000_000_000)) == {0: 10, 1: 0}
+    assert starts(AtOffsets({TopicPartition(topic, 0): 7})) == {0: 7, 1: 0}
+    kafka.delete_records(topic, {0: 5})
+    assert starts("earliest") == {0: 5, 1: 0}
+    with pytest.raises(GapError):
+        starts(AtOffsets({TopicPartition(topic, 0): 2}))
+    with pytest.raises(IdentityError):
+        starts(AtOffsets({TopicPartition(topic, 0): 11}))
+    with pytest.raises(IdentityError):
+        starts(AtOffsets({TopicPartition(topic, 5): 0}))
+
+
+@pytest.mark.parametrize("stored", [450, 900])
+def test_kaf_07_a_groups_offset_never_decides(own_broker: OwnBroker, stored: int) -> None:
+    kafka = own_broker.kafka
+    topic = kafka.topic()
+    kafka.produce(topic, values(*range(1000)))
+    group = Consumer(kafka.config(group_id="headrace", enable_auto_commit=False))
+    group.commit(offsets=[ClientPartition(topic, 0, stored)], asynchronous=False)
+    group.close()
+    tail = tail_of(kafka, topic, rate_limit=100)
+    reader = tail.open(ReadRequest(columns=["v", system.OFFSET]), at(topic, p0=500), None)
+    first = read_until(reader, lambda read: bool(read.batches))
+    assert first.column(system.OFFSET)[0] == 500
+    own_broker.stop(kill=True)
+    during = [batch for _ in range(3) if (batch := reader.poll(0.2)) is not None]
+    own_broker.start()
+    kafka.produce(topic, values(*range(1000, 1100)))
+    rest = read_until(reader, lambda read: bool(read.batches) and read.nexts["0"] == 1100)
+    reader.close()
+    assert Read([*first.batches, *during, *rest.batches]).column() == list(range(500, 1100))
+
+
+def test_a_rate_limit_holds_on_the_clock(kafka: KafkaHelper) -> None:
+    topic, clock = kafka.topic(), ManualClock()
+    kafka.produce(topic, values(*range(100)))
+    tail = tail_of(kafka, topic, clock=clock, rate_limit=30)
+    reader = tail.open(ReadRequest(), tail.start(None), None)
+    read = read_until(reader, lambda read: sum(batch.records for batch in read.batches) == 30)
+    for _ in range(3):
+        assert reader.poll(0.02) is None
+    clock.advance(500_000)
+    read = read_until(reader, lambda read: sum(batch.records for batch in read.batches) == 15)
+    assert read.column() == list(range(30, 45))
+    assert reader.poll(0.02) is None
+    assert reader.lag() == [{"topic": topic, "partition": 0, "next": 45, "end": 100}]
+    reader.close()
+
+
+def test_the_boundary_gives_the_start(kafka: KafkaHelper) -> None:
+    topic = kafka.topic()
+    kafka.produce(topic, values(*range(10)))
+    tail = tail_of(kafka, topic)
+    start = tail.start(Boundary({topic: TopicBoundary({0: PartitionRange(2, 6)})}))
+    assert tail.offsets(start) == {TopicPartition(topic, 0): 6}
+    assert read_bounded(tail, start).column() == [6, 7, 8, 9]
