@@ -54,8 +54,7 @@ class Records:
         """
         partitions = cast("list[int]", PICK[system.PARTITION](messages))
         if topic is not None:
-            places = {partition: TopicPartition(topic, partition) for partition in set(partitions)}
-            return cls._of(messages, topic, partitions, places)
+            return cls._of(messages, topic, partitions, {})
         pairs = list(zip(PICK[system.TOPIC](messages), partitions, strict=True))
         places = {slot: TopicPartition(*pair) for slot, pair in enumerate(dict.fromkeys(pairs))}
         numbers: dict[tuple[str, int], int] = {place: slot for slot, place in places.items()}
@@ -70,6 +69,8 @@ class Records:
         places: Mapping[int, TopicPartition],
     ) -> Records:
         last = dict(zip(slots, messages, strict=True))
+        if topic is not None:
+            places = {slot: TopicPartition(topic, slot) for slot in last}
         nexts = {places[slot]: _offset(message) + 1 for slot, message in last.items()}
         return cls(messages, topic, slots, places, nexts)
 
