@@ -92,7 +92,7 @@ def shape(
 
 
 def _system_column(name: str, dtype: pl.DataType, stored: pl.Schema) -> pl.Expr:
-    found = stored.get(name) if name in system.METADATA else None
+    found = stored.get(name) if name != system.ROW_WATERMARK else None
     if found is None:
         return pl.lit(None, dtype).alias(name)
     if isinstance(found, pl.Datetime) and found.time_zone is None and isinstance(dtype, pl.Datetime):

@@ -59,6 +59,7 @@ class Job:
         metadata: bool | None = None,
         on_error: str | None = None,
         late: Section | None = None,
+        changelog: Section | bool | None = None,
     ) -> Job:
         """Add a source; the next step reads it."""
         section = _given(
@@ -69,6 +70,7 @@ class Job:
             metadata=metadata,
             on_error=on_error,
             late=late,
+            changelog=changelog,
         )
         return self._with(_sources={**self._sources, name: section})
 

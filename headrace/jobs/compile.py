@@ -14,14 +14,15 @@ import polars as pl
 
 from catalog.catalogs import Catalogs
 from headrace.jobs.compile_sinks import build_sink
-from headrace.jobs.compile_sources import build_source
+from headrace.jobs.compile_sources import build_source, hidden_columns
 from headrace.jobs.compile_steps import build_lookup_table, build_step
 from headrace.jobs.config import Config
-from headrace.jobs.graph import JobGraph, StepNode, build_graph
+from headrace.jobs.graph import JobGraph, StepNode, build_graph, gives_changes
 from headrace.jobs.graph import SinkNode as SpecSink
 from headrace.jobs.names import suggest
 from headrace.jobs.spec import (
     AggregateStep,
+    ChangelogSpec,
     IcebergSink,
     JobSpec,
     KafkaSink,
@@ -32,11 +33,12 @@ from headrace.jobs.spec import (
     WithColumnsStep,
 )
 from headrace.kernel import columns
-from headrace.kernel.errors import SpecError
+from headrace.kernel.errors import InternalError, SpecError
 from headrace.kernel.protocols import ERRORS, LATE, MAIN, Json, LookupTable, StatefulOperator, Transform
 from headrace.runtime.graph import Graph, Node, SinkNode, SourceNode, StatefulNode, Stream, TransformNode
 from headrace.runtime.job import CheckpointPolicy
 from hybrid_source.hybrid import HybridSource
+from operators.changelog import ChangelogNormalize
 from operators.segment import output_schema, window_schema
 
 
@@ -104,15 +106,36 @@ class CompiledJob:
 
     def _build(self, tables: Mapping[str, pl.DataFrame]) -> Graph:
         nodes: list[Node] = [SourceNode(name, source) for name, source in self.sources.items()]
+        changes = {
+            Stream(name): self._normalize(name) for name in self.sources if gives_changes(self.spec.sources[name])
+        }
+        nodes += changes.values()
         for node in self.nodes.steps:
             with _located(self.spec, node):
                 built = build_step(node, self._event_time(node), tables)
-            nodes.append(_node(node, built))
+            nodes.append(_node(node, self._rows_of(node.input), built))
         for sink in self.nodes.sinks:
             covers = self.nodes.source_of(sink.input) if self._is_one_to_one(sink) else None
             target = build_sink(sink, self.config, self.catalogs)
-            nodes.append(SinkNode(sink.id, sink.input, target, covers))
+            nodes.append(SinkNode(sink.id, self._rows_of(sink.input), target, covers))
         return Graph(nodes)
+
+    def _normalize(self, source: str) -> StatefulNode:
+        """What turns a source's versions into changes, for everything that reads the source."""
+        wanted = self.spec.sources[source].changelog
+        if not isinstance(wanted, ChangelogSpec):
+            raise InternalError(f"source {source!r} is no changelog")
+        visible = [
+            name for name in self.sources[source].schema if name not in hidden_columns(self.spec.sources[source])
+        ]
+        rows = self._rows_of(Stream(source))
+        return StatefulNode(rows.node, Stream(source), ChangelogNormalize(rows.node, wanted.key, visible))
+
+    def _rows_of(self, ref: Stream) -> Stream:
+        """Where the rows that the spec calls ``ref`` come from: a changelog's changes, not its versions."""
+        source = self.spec.sources.get(ref.node)
+        changes = source is not None and ref.port == MAIN and gives_changes(source)
+        return Stream(f"{ref.node}.changes") if changes else ref
 
     def _steps_above(self, ref: Stream) -> list[StepNode]:
         by_id = {node.id: node for node in self.nodes.steps}
@@ -177,6 +200,9 @@ def check_columns(job: CompiledJob) -> None:
     """
     graph = job.sketch()
     schemas = {Stream(name): source.schema for name, source in job.sources.items()}
+    for stateful in graph.stateful():
+        if isinstance(stateful.operator, ChangelogNormalize):
+            schemas[stateful.input] = window_schema(stateful.operator, schemas[stateful.input])
     schemas |= {Stream(name, ERRORS): columns.ERRORS for name in job.sources}
     for step in job.nodes.steps:
         node = graph.node(step.id)
@@ -212,7 +238,7 @@ def _located(spec: JobSpec, node: StepNode) -> Iterator[None]:
         ) from error
 
 
-def _node(node: StepNode, built: Transform | StatefulOperator) -> TransformNode | StatefulNode:
+def _node(node: StepNode, rows: Stream, built: Transform | StatefulOperator) -> TransformNode | StatefulNode:
     if isinstance(node.step, WindowStep | AggregateStep):
-        return StatefulNode(node.id, node.input, built)  # type: ignore[arg-type] # build_step's contract
-    return TransformNode(node.id, node.input, built)  # type: ignore[arg-type] # build_step's contract
+        return StatefulNode(node.id, rows, built)  # type: ignore[arg-type] # build_step's contract
+    return TransformNode(node.id, rows, built)  # type: ignore[arg-type] # build_step's contract

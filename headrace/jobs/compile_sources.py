@@ -9,10 +9,11 @@ import polars as pl
 from catalog.catalogs import Catalogs
 from headrace.jobs.column_types import parse_schema, type_name
 from headrace.jobs.config import Config
-from headrace.jobs.graph import JobGraph
+from headrace.jobs.graph import JobGraph, gives_changes
 from headrace.jobs.spec import (
     BoundaryColumns,
     BoundaryOffsets,
+    ChangelogSpec,
     JobSpec,
     SourceSpec,
     StartAtOffsets,
@@ -113,11 +114,20 @@ def _where(spec: JobSpec, name: str, text: Expression | None, schema: pl.Schema)
     return condition
 
 
+def hidden_columns(source: SourceSpec) -> frozenset[str]:
+    """Columns that a source gives for the changelog that is made of its rows, and the user does not see."""
+    if not isinstance(source.changelog, ChangelogSpec) or source.changelog.give == "versions":
+        return frozenset()
+    return frozenset({system.DELETED} if source.metadata else {system.OFFSET, system.DELETED})
+
+
 def _visible(source: SourceSpec, payload: pl.Schema) -> pl.Schema:
     columns = dict(payload)
     if source.metadata:
         columns |= dict(system.METADATA)
-    if source.event_time:
+    if isinstance(source.changelog, ChangelogSpec):
+        columns |= {name: system.SYSTEM[name] for name in (system.DELETED, *sorted(hidden_columns(source)))}
+    if source.event_time and not gives_changes(source):
         columns[system.ROW_WATERMARK] = system.SYSTEM[system.ROW_WATERMARK]
     return pl.Schema(columns)
 

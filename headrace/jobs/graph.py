@@ -14,6 +14,7 @@ from headrace.jobs.spec import (
     AggregateStep,
     AnySink,
     AnyStep,
+    ChangelogSpec,
     FilterStep,
     IcebergSink,
     JobSpec,
@@ -75,18 +76,23 @@ class JobGraph:
         return ref.node
 
     def is_changelog(self, ref: Stream) -> bool:
-        """Whether the rows of ``ref`` carry ``_weight``: a running aggregate stands above."""
+        """Whether the rows of ``ref`` carry ``_weight``: a source read as one, or a running aggregate, stands above."""
         by_id = {node.id: node for node in self.steps}
         while ref.node in by_id and ref.port == MAIN:
             if isinstance(by_id[ref.node].step, AggregateStep):
                 return True
             ref = by_id[ref.node].input
-        return False
+        return ref.port == MAIN and ref.node in self.sources and gives_changes(self.sources[ref.node])
 
     def readers(self, ref: Stream) -> list[StepNode | SinkNode]:
         """The nodes that read ``ref``."""
         nodes: list[StepNode | SinkNode] = [*self.steps, *self.sinks]
         return [node for node in nodes if node.input == ref]
+
+
+def gives_changes(source: SourceSpec) -> bool:
+    """Whether a source is read as a changelog, and gives its rows with ``_weight``."""
+    return isinstance(source.changelog, ChangelogSpec) and source.changelog.give == "changes"
 
 
 def build_graph(spec: JobSpec) -> JobGraph:
@@ -135,8 +141,41 @@ def _check_source(spec: JobSpec, name: str, source: SourceSpec) -> None:
             message=f"the tail of source {name!r} starts at the boundary of its history, not at a start of its own",
             hint="remove start; to state where the tail starts write boundary: {offsets: {...}}",
         )
+    if isinstance(source.changelog, ChangelogSpec):
+        _check_changelog(spec, name, source, source.changelog)
     if tail and tail.row_schema:
         _check_event_column(spec, name, source, tail.row_schema)
+
+
+def _check_changelog(spec: JobSpec, name: str, source: SourceSpec, wanted: ChangelogSpec) -> None:
+    path = ("sources", name)
+    if wanted.key_format == "text" and len(wanted.key) > 1:
+        raise spec.problem(
+            *path,
+            "changelog",
+            "key_format",
+            message="a key of several columns has no plain text",
+            hint="write key_format: json, or leave it out",
+        )
+    if source.history and source.history.where is not None:
+        raise spec.problem(
+            *path,
+            "history",
+            "where",
+            message=f"the history of source {name!r} is a changelog: a part of its versions would bring old rows back",
+            hint="move the condition into a filter step",
+        )
+    known = source.tail.row_schema if source.tail else None
+    for column in wanted.key:
+        if known is not None and column not in known:
+            raise spec.problem(
+                *path,
+                "changelog",
+                "key",
+                message=f"key column {column!r} is not in the schema of source {name!r}",
+                hint=suggest(column, known),
+                code="COLUMN_NOT_FOUND",
+            )
 
 
 def _check_event_column(spec: JobSpec, name: str, source: SourceSpec, columns: Mapping[str, str]) -> None:

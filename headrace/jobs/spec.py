@@ -143,6 +143,22 @@ class EventTimeSpec(SpecModel):
     )
 
 
+class ChangelogSpec(SpecModel):
+    """The source says what holds now, by key, rather than what happened: a compacted topic, an upsert table."""
+
+    key: OneOrMany = Field(description="Columns that identify a row; the topic's records have them as their key.")
+    key_format: Literal["text", "json"] | None = Field(
+        default=None,
+        description="How a tombstone's key is read: text (one column's plain text; the default for one column) or json "
+        "(an object; the default for several).",
+    )
+    give: Literal["changes", "versions"] = Field(
+        default="changes",
+        description="changes: rows with _weight, +1 and -1. versions: each record as a row, with _kafka_deleted, as an "
+        "archive keeps them.",
+    )
+
+
 class LatePolicy(SpecModel):
     """How lateness is judged."""
 
@@ -157,6 +173,11 @@ class SourceSpec(SpecModel):
     boundary: BoundaryRule = "auto"
     event_time: EventTimeSpec | None = None
     late: LatePolicy = Field(default_factory=LatePolicy)
+    changelog: ChangelogSpec | Literal[False] | None = Field(
+        default=None,
+        description="Reads upserts by key as a changelog. A compacted topic needs it, or false: its records are then "
+        "rows of their own, and how many there are depends on when the topic was compacted.",
+    )
     metadata: bool = Field(
         default=False, description="Adds the columns _kafka_topic, _kafka_partition, _kafka_offset and so on."
     )
