@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
 
@@ -22,6 +22,7 @@ from hybrid_source.stages import OpenTail, TopicIdentity
 from hybrid_source.tail_assignment import Assignment, place
 from hybrid_source.tail_batch import Records
 from hybrid_source.tail_bounds import TRANSACTION_WAIT_S, Bounds
+from hybrid_source.tail_compaction import Compaction, UpsertKey
 from hybrid_source.tail_offsets import EARLIEST, AtOffsets, AtTime, LogOffsets, OnGap, Start
 from hybrid_source.tail_position import TailPosition
 from hybrid_source.tail_rate import RateLimit
@@ -50,6 +51,8 @@ class KafkaTail:
         discovery_s: Seconds between looks for new partitions.
         transaction_wait_s: How long a bounded read waits for an open transaction.
         decoder: Makes the decoder for some of the payload columns.
+        upserts: The records are versions by key, and null values delete; None: they are rows of their own.
+        compacted: A compacted topic may be read; else it is refused.
         clock: For idleness, rate, discovery and waits.
     """
 
@@ -63,6 +66,8 @@ class KafkaTail:
     discovery_s: float = DISCOVERY_S
     transaction_wait_s: float = TRANSACTION_WAIT_S
     decoder: Callable[[pl.Schema], Decoder] = JsonDecoder
+    upserts: UpsertKey | None = None
+    compacted: bool = False
     clock: Clock = field(default_factory=SystemClock)
 
     @cached_property
@@ -73,6 +78,10 @@ class KafkaTail:
     def _offsets(self) -> LogOffsets:
         return LogOffsets(self._metadata, self.on_gap)
 
+    @property
+    def _compaction(self) -> Compaction:
+        return Compaction(self._metadata, self.compacted or self.upserts is not None)
+
     def identities(self) -> Mapping[str, TopicIdentity]:
         """See :meth:`hybrid_source.stages.TailStage.identities`."""
         return identities(self.topics.find(self._metadata))
@@ -80,8 +89,10 @@ class KafkaTail:
     def start(self, boundary: Boundary | None) -> Json:
         """See :meth:`hybrid_source.stages.TailStage.start`."""
         found = self.topics.find(self._metadata)
+        self._compaction.check_declared(found)
         if boundary is None:
-            return self._offsets.resolve(self.start_at, places(found)).to_json()
+            began = replace(self._offsets.resolve(self.start_at, places(found)), began_ms=self.clock.now_us() // 1000)
+            return began.to_json()
         nexts = {at: offset for at, offset in boundary.nexts.items() if at.topic in found}
         return self._offsets.resume(nexts, places(found)).to_json()
 
@@ -120,9 +131,11 @@ class KafkaTail:
             IdentityError: A wanted offset lies beyond the end of the log, or a partition is gone.
             NotFoundError: The topic, or a column.
         """
-        rows = RowBuilder(str(self.topics), self.schema, request, self.event_time, self.decoder)
+        rows = RowBuilder(str(self.topics), self.schema, request, self.event_time, self.decoder, self.upserts)
         found = self.topics.find(self._metadata)
         at = self._offsets.checked(TailPosition.from_json(position), places(found))
+        if self.upserts is not None:
+            self._compaction.check_tombstones(at, self.clock.now_us() // 1000)
         bounds = None
         if request.until is not None:
             bounds = Bounds(

@@ -99,6 +99,10 @@ class Records:
         """The slots of the decoded rows (Int32)."""
         return pl.Series(_kept(self.slots, decoded), dtype=pl.Int32)
 
+    def keys(self) -> list[bytes | None]:
+        """The keys."""
+        return list(map(Message.key, self.messages))
+
     def metadata(self, names: Sequence[str], decoded: Decoded) -> list[pl.Series]:
         """Metadata columns (``columns.METADATA``) of the decoded rows, in the order of ``names``."""
         return [self._column(name, decoded).alias(name) for name in names]

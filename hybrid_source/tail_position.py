@@ -53,10 +53,13 @@ class TailPosition:
     Attributes:
         partitions: State by partition; a partition that is not in it has not been discovered yet.
         lost: The gap ledger, in the order in which the gaps were met.
+        began_ms: When a tail without a history began, Unix milliseconds; None behind a history. Evidence for compacted
+            topics: nothing that is known is older.
     """
 
     partitions: Mapping[TopicPartition, PartitionState]
     lost: tuple[LostRange, ...] = ()
+    began_ms: int | None = None
 
     @property
     def nexts(self) -> dict[TopicPartition, int]:
@@ -81,6 +84,8 @@ class TailPosition:
         }
         if self.lost:
             out["lost"] = [gap.to_json() for gap in self.lost]
+        if self.began_ms is not None:
+            out["began_ms"] = self.began_ms
         return out
 
     @classmethod
@@ -104,4 +109,5 @@ class TailPosition:
                 LostRange(TopicPartition(gap["topic"], gap["partition"]), gap["first"], gap["next"])
                 for gap in value.get("lost", ())
             ),
+            value.get("began_ms"),
         )

@@ -11,8 +11,10 @@ from headrace.kernel import columns as system
 from headrace.kernel.errors import NotFoundError, SchemaError
 from headrace.kernel.protocols import ReadRequest
 from hybrid_source.decode import Decoder
+from hybrid_source.decode.upserts import UpsertRows
 from hybrid_source.hybrid import EventTime
 from hybrid_source.tail_batch import Records
+from hybrid_source.tail_compaction import UpsertKey
 from hybrid_source.tail_watermark import TailWatermark
 
 
@@ -44,6 +46,7 @@ class RowBuilder:
         request: Columns and predicate.
         event_time: Its column is decoded in any case: the watermark needs it.
         decoder: Makes a decoder for some of the payload columns.
+        upserts: How versions by key are read; None: records are rows of their own.
 
     Raises:
         NotFoundError: ``COLUMN_NOT_FOUND``: a column is not in the schema.
@@ -57,6 +60,7 @@ class RowBuilder:
         request: ReadRequest,
         event_time: EventTime | None,
         decoder: Callable[[pl.Schema], Decoder],
+        upserts: UpsertKey | None = None,
     ) -> None:
         self._predicate = request.predicate
         self._event_time = event_time
@@ -72,12 +76,19 @@ class RowBuilder:
         self._decoder = decoder(_subset(name, schema, payload))
         if event_time is not None:
             _check_event_time(event_time.column, self._decoder.schema[event_time.column])
+        self._upserts = None
+        if upserts is not None:
+            key = _subset(name, self._decoder.schema, upserts.columns)
+            self._upserts = UpsertRows(key, upserts.key_format)
         types = {**schema, **system.SYSTEM}
         self.empty = pl.DataFrame(schema={name: types[name] for name in self._names})
 
     def build(self, records: Records, watermark: TailWatermark) -> Rows:
         """The rows of some records; takes their event times into the watermark."""
-        decoded = self._decoder.decode(records.values())
+        values = records.values()
+        decoded = self._decoder.decode(values)
+        if self._upserts is not None:
+            decoded = self._upserts.apply(decoded, values, records.keys())
         columns = [*decoded.frame.get_columns(), *records.metadata(self._metadata, decoded)]
         stamps, maybe_late = None, False
         if self._event_time is not None:

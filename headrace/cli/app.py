@@ -169,6 +169,10 @@ def archive(
         list[str] | None, typer.Option("--partition-by", help="Partitioning of a new table, e.g. day(at); repeatable.")
     ] = None,
     cluster: Annotated[str, typer.Option("--cluster", help="A [kafka.NAME] section.")] = "default",
+    changelog_key: Annotated[
+        list[str] | None,
+        typer.Option("--changelog-key", help="Column of the key of a compacted topic; keeps deletions; repeatable."),
+    ] = None,
     until: UntilOption = None,
     config: ConfigOption = None,
     state: StateOption = None,
@@ -187,6 +191,7 @@ def archive(
         schema_from=schema_from,
         partition_by=partition_by or [],
         cluster=cluster,
+        changelog_key=changelog_key or [],
         until=until.value if until else None,
     )
 

@@ -23,6 +23,7 @@ def run_archive(
     schema_from: str,
     partition_by: Sequence[str],
     cluster: str,
+    changelog_key: Sequence[str],
     until: str | None,
 ) -> None:
     """Run the archiver; the schema comes from an option, or from the table when it exists.
@@ -32,7 +33,7 @@ def run_archive(
     """
     config = settings.load()
     columns = _columns(config, table, schema, schema_from)
-    spec = archive_job(topic, table, columns, cluster=cluster, partition_by=partition_by)
+    spec = archive_job(topic, table, columns, cluster=cluster, partition_by=partition_by, changelog_key=changelog_key)
     run_spec(spec, config, settings, until, "drain")
 
 

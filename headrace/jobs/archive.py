@@ -25,7 +25,13 @@ _TEXT_FILES: Final = (".yaml", ".yml", ".json")
 
 
 def archive_job(
-    topic: str, table: str, columns: Mapping[str, str], *, cluster: str = "default", partition_by: Sequence[str] = ()
+    topic: str,
+    table: str,
+    columns: Mapping[str, str],
+    *,
+    cluster: str = "default",
+    partition_by: Sequence[str] = (),
+    changelog_key: Sequence[str] = (),
 ) -> JobSpec:
     """The job that archives a topic.
 
@@ -38,16 +44,21 @@ def archive_job(
         columns: Column types of the payload.
         cluster: A configured Kafka cluster.
         partition_by: Partitioning of a new table.
+        changelog_key: Columns of the key of a compacted topic, which is archived version by version, deletions as rows
+            with ``_kafka_deleted``; none for a topic of which each record counts.
 
     Raises:
         SpecError: A name or a type is wrong.
     """
     tail = {"topic": topic, "cluster": cluster, "schema": dict(columns), "start": "earliest"}
+    source: dict[str, Any] = {"tail": tail, "metadata": True}
+    if changelog_key:
+        source["changelog"] = {"key": list(changelog_key), "give": "versions"}
     target = {"table": table, "create": True, "partition_by": list(partition_by)}
     return parse_job(
         {
             "name": _NOT_A_NAME.sub("-", f"archive-{topic}-{table}"),
-            "sources": {SOURCE: {"tail": tail, "metadata": True}},
+            "sources": {SOURCE: source},
             "sinks": [{"id": "archive", "iceberg": target}],
         }
     )

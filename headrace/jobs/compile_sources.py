@@ -10,6 +10,7 @@ from catalog.catalogs import Catalogs
 from headrace.jobs.column_types import parse_schema, type_name
 from headrace.jobs.config import Config
 from headrace.jobs.graph import JobGraph, gives_changes
+from headrace.jobs.names import suggest
 from headrace.jobs.spec import (
     BoundaryColumns,
     BoundaryOffsets,
@@ -36,6 +37,7 @@ from hybrid_source.iceberg_history import open_iceberg
 from hybrid_source.parquet_history import open_parquet
 from hybrid_source.splits import SplitTarget
 from hybrid_source.tail import AtOffsets, AtTime, KafkaTail, Start, TopicList
+from hybrid_source.tail_compaction import UpsertKey
 from operators.errors import planning
 from operators.expressions import row_expression
 from operators.segment import resolved
@@ -52,7 +54,8 @@ def build_source(spec: JobSpec, nodes: JobGraph, name: str, config: Config, cata
     opener = _opener(source, config, catalogs)
     payload = _payload(spec, name, source, opener)
     time = _event_time(spec, name, source, payload)
-    tail = _tail(source.tail, config, payload, time) if source.tail else None
+    _check_key(spec, name, source, payload)
+    tail = _tail(source, source.tail, config, payload, time) if source.tail else None
     history = None
     if opener is not None and source.history is not None:
         history = LakeHistory(
@@ -114,6 +117,21 @@ def _where(spec: JobSpec, name: str, text: Expression | None, schema: pl.Schema)
     return condition
 
 
+def _check_key(spec: JobSpec, name: str, source: SourceSpec, payload: pl.Schema) -> None:
+    for column in source.changelog.key if isinstance(source.changelog, ChangelogSpec) else ():
+        dtype = payload.get(column)
+        if dtype is None or dtype.is_nested():
+            raise spec.problem(
+                "sources",
+                name,
+                "changelog",
+                "key",
+                message=f"key column {column!r} of source {name!r} is {'not there' if dtype is None else 'nested'}",
+                hint=suggest(column, payload) if dtype is None else "name a column inside it",
+                code="COLUMN_NOT_FOUND" if dtype is None else "",
+            )
+
+
 def hidden_columns(source: SourceSpec) -> frozenset[str]:
     """Columns that a source gives for the changelog that is made of its rows, and the user does not see."""
     if not isinstance(source.changelog, ChangelogSpec) or source.changelog.give == "versions":
@@ -168,7 +186,7 @@ def _offset_names(source: SourceSpec) -> OffsetNames:
     return OffsetNames()
 
 
-def _tail(tail: TailSpec, config: Config, payload: pl.Schema, time: EventTime | None) -> KafkaTail:
+def _tail(source: SourceSpec, tail: TailSpec, config: Config, payload: pl.Schema, time: EventTime | None) -> KafkaTail:
     return KafkaTail(
         cluster=KafkaCluster(tail.cluster, {**config.kafka_cluster(tail.cluster), **tail.options}),
         topics=TopicList((tail.topic,)),
@@ -179,7 +197,16 @@ def _tail(tail: TailSpec, config: Config, payload: pl.Schema, time: EventTime | 
         rate_limit=tail.rate_limit,
         discovery_s=tail.discovery_interval / 1e6,
         transaction_wait_s=tail.transaction_wait / 1e6,
+        upserts=_upserts(source),
+        compacted=source.changelog is False,
     )
+
+
+def _upserts(source: SourceSpec) -> UpsertKey | None:
+    wanted = source.changelog
+    if not isinstance(wanted, ChangelogSpec):
+        return None
+    return UpsertKey(wanted.key, wanted.key_format or ("text" if len(wanted.key) == 1 else "json"))
 
 
 def _start(tail: TailSpec) -> Start:

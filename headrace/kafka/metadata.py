@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as ClientPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # not in its __all__
+from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec  # type: ignore[attr-defined]  # not in its __all__
 
 from headrace.kafka.cluster import KafkaCluster
 from headrace.kafka.errors import kafka_error, map_error, mapped
@@ -126,6 +126,21 @@ class KafkaMetadata:
         """First offset by partition whose record timestamp is at or after ``timestamp_ms``; None: no such record."""
         found = self._offsets(partitions, OffsetSpec.for_timestamp(timestamp_ms))
         return {at: None if offset < 0 else offset for at, offset in found.items()}
+
+    def settings(self, topics: Collection[str], names: Collection[str]) -> dict[str, dict[str, str]]:
+        """Settings of topics in force (``retention.ms`` ...), by topic and name; those that the broker knows."""
+        resources = {name: ConfigResource(ConfigResource.Type.TOPIC, name) for name in sorted(topics)}
+
+        def ask(left: float) -> dict[str, dict[str, str]]:
+            answers = self._admin.describe_configs(list(resources.values()), request_timeout=left)
+            found = {}
+            for topic, resource in resources.items():
+                with mapped(f"the settings of topic {topic!r} on {self._where} cannot be read"):
+                    entries = answers[resource].result(left)
+                found[topic] = {name: str(entries[name].value) for name in names if name in entries}
+            return found
+
+        return self._call(f"settings of topics of {self._where} cannot be read", ask) if resources else {}
 
     def _offsets(
         self, partitions: Iterable[TopicPartition], spec: OffsetSpec, *, committed: bool = False

@@ -8,7 +8,7 @@ from threading import Event
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import ConfigResource, NewTopic  # type: ignore[attr-defined]  # not in its __all__
+from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # not in its __all__
 
 from headrace.kafka import KafkaCluster, KafkaMetadata, TopicInfo, mapped
 from headrace.kernel.errors import NotFoundError
@@ -55,11 +55,7 @@ def topic_setting(cluster: KafkaCluster, topic: str, name: str) -> str:
     Raises:
         HeadraceError: What ``headrace.kafka`` maps.
     """
-    admin = cluster.admin()
-    resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
-    with mapped(f"the settings of topic {topic!r} on cluster {cluster.name!r} cannot be read"):
-        found = admin.describe_configs([resource], request_timeout=_SECONDS)[resource].result(_SECONDS)
-    return str(found[name].value)
+    return KafkaMetadata(cluster).settings([topic], [name])[topic][name]
 
 
 def _create(cluster: KafkaCluster, topic: str, partitions: int | None, config: Mapping[str, str]) -> None:
