@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
 from pyarrow.fs import FileType
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.io.pyarrow import PyArrowFileIO
-from pyiceberg.manifest import ManifestContent, ManifestEntry
+from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
@@ -23,10 +24,18 @@ from hybrid_source.iceberg_increments import (
     OnChange,
     added_entries,
     added_manifests,
+    between,
     increment,
     plan_increment,
 )
-from hybrid_source.iceberg_plan import PlanReport, data_entries, exact_bounds, plan_files
+from hybrid_source.iceberg_plan import (
+    PlanReport,
+    data_entries,
+    event_time_bounds,
+    exact_bounds,
+    lacks_event_time,
+    plan_files,
+)
 from hybrid_source.iceberg_scan import IcebergScanner
 from hybrid_source.predicates import plan_filter
 from hybrid_source.splits import HistoryFile, Split, SplitPlan
@@ -92,6 +101,28 @@ def newer_pin(table: Table, name: str, pin: Json, on_change: OnChange = "fail") 
     return IcebergHistory(table, name, head, increment(table, name, since, head, on_change)).pin
 
 
+def newer_snapshots(table: Table, name: str, pin: Json) -> list[Json]:
+    """A pin for each snapshot after a pinned one, oldest first: the increment that this snapshot alone makes.
+
+    Whether each can be read is seen when it is opened. After a version without a snapshot the first one is of all rows.
+
+    Raises:
+        SnapshotGoneError: Snapshots in between have been expired.
+        IdentityError: It is another table.
+        DataError: ``SNAPSHOT_NOT_ANCESTOR``.
+    """
+    _check_identity(table, name, pin)
+    head, since = table.current_snapshot(), pin["snapshot_id"]
+    if head is None or head.snapshot_id == since:
+        return []
+    pins = []
+    for snapshot in between(table, name, since, head):
+        one = {**whole_pin(pin), "snapshot_id": snapshot.snapshot_id}
+        pins.append(one if since is None else {**one, "since": since})
+        since = snapshot.snapshot_id
+    return pins
+
+
 def whole_pin(pin: Json) -> Json:
     """The pin of all rows at an increment's end: what a boundary is resolved for."""
     return {key: value for key, value in pin.items() if key != "since"}
@@ -142,6 +173,14 @@ def _chosen(table: Table, name: str, snapshot_id: int | None) -> Snapshot | None
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class EventTimes:
+    """Smallest and largest event time (microseconds, inclusive); None where no row has one."""
+
+    lowest: int | None
+    highest: int | None
+
+
 class IcebergHistory:
     """A table at one snapshot, or an increment up to it. Columns are those of the current schema, by field id."""
 
@@ -151,6 +190,7 @@ class IcebergHistory:
         self._snapshot = snapshot
         self._increment = increment
         self._scanner = IcebergScanner(table)
+        self._times: dict[str, EventTimes] = {}
 
     @property
     def name(self) -> str:
@@ -166,6 +206,11 @@ class IcebergHistory:
     def snapshot_id(self) -> int | None:
         """The pinned snapshot; None for a table without one."""
         return self._snapshot.snapshot_id if self._snapshot else None
+
+    @property
+    def snapshot(self) -> Snapshot | None:
+        """The pinned snapshot; None for a table without one."""
+        return self._snapshot
 
     @property
     def stored(self) -> pl.Schema:
@@ -234,6 +279,34 @@ class IcebergHistory:
         fields = [self._table.schema().find_field(name) for name in names]
         for entries in self._entries():
             yield from (exact_bounds(entry.data_file, fields) for entry in entries)
+
+    def event_times(self, column: str) -> EventTimes:
+        """The smallest and largest event time of all its files, pruned or not, deleted rows included.
+
+        From the files' statistics; of a file without, the column is read.
+        """
+        if column not in self._times:
+            field = self._table.schema().find_field(column)
+            bounds = [
+                found
+                for entries in self._entries()
+                for entry in entries
+                if not lacks_event_time(entry.data_file, field)
+                and (found := event_time_bounds(entry.data_file, field) or self._read_bounds(entry.data_file, column))
+            ]
+            self._times[column] = EventTimes(
+                min((low for low, _ in bounds), default=None), max((high for _, high in bounds), default=None)
+            )
+        return self._times[column]
+
+    def _read_bounds(self, file: DataFile, column: str) -> tuple[int, int] | None:
+        whole = Split(
+            (HistoryFile(file.file_path, file.record_count, file.file_size_in_bytes),), None, 0, 0, None, None
+        )
+        self._check(whole)
+        at = pl.col(column).cast(pl.Datetime("us")).to_physical()
+        low, high = self._scanner.scan(whole).select(at.min().alias("low"), at.max().alias("high")).collect().row(0)
+        return None if low is None else (low, high)
 
     def _entries(self) -> Iterator[list[ManifestEntry]]:
         if self._increment is None:

@@ -62,8 +62,8 @@ def increment(table: Table, name: str, since: int, to: Snapshot, on_change: OnCh
     return Increment(since, tuple(s for s in line if operation(s) == "append" and s not in changes), changes)
 
 
-def between(table: Table, name: str, since: int, to: Snapshot) -> tuple[Snapshot, ...]:
-    """The line of snapshots from ``since`` (exclusive) to ``to`` (inclusive), oldest first.
+def between(table: Table, name: str, since: int | None, to: Snapshot) -> tuple[Snapshot, ...]:
+    """The line of snapshots from ``since`` (exclusive; None: the beginning) to ``to`` (inclusive), oldest first.
 
     Raises:
         SnapshotGoneError: Some of it has been expired.
@@ -74,10 +74,10 @@ def between(table: Table, name: str, since: int, to: Snapshot) -> tuple[Snapshot
     for index, snapshot in enumerate(line):
         if snapshot.snapshot_id == since:
             return line[:index][::-1]
-    if ancestry.dangling == since:
+    if ancestry.dangling == since and (since is not None or (line[-1].sequence_number or 0) <= 1):
         return line[::-1]
-    known = table.metadata.snapshot_by_id(since)
-    if known is None or ancestry.may_precede(since, known.sequence_number):
+    known = table.metadata.snapshot_by_id(since) if since is not None else None
+    if known is None or ancestry.may_precede(known.snapshot_id, known.sequence_number):
         raise _expired(name, since, to)
     raise DataError(
         f"snapshot {since} of table {name} is not an ancestor of snapshot {to.snapshot_id}",
@@ -177,9 +177,9 @@ def _changed(name: str, snapshot: Snapshot) -> DataError:
     )
 
 
-def _expired(name: str, since: int, to: Snapshot) -> SnapshotGoneError:
+def _expired(name: str, since: int | None, to: Snapshot) -> SnapshotGoneError:
     return SnapshotGoneError(
-        f"snapshots of table {name} after {since} have been expired before they were read",
+        f"snapshots of table {name} after {since or 'its first'} have been expired before they were read",
         detail=f"no known line of snapshots leads from {since} to {to.snapshot_id}",
         hint="keep snapshots at least as long as a job may be down (history.expire.max-snapshot-age-ms), "
         "then start the job afresh",

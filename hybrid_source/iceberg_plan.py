@@ -196,10 +196,26 @@ def _delete_file(name: str, file: DataFile) -> DeleteFile:
 
 def _low(file: DataFile, field: NestedField) -> int | None:
     """Lower bound of the event time in microseconds, floored; None without statistics."""
-    bound = (file.lower_bounds or {}).get(field.field_id)
+    low = _event_time((file.lower_bounds or {}).get(field.field_id), field)
+    return NO_EVENT_TIME if low is None and lacks_event_time(file, field) else low
+
+
+def lacks_event_time(file: DataFile, field: NestedField) -> bool:
+    """Whether the statistics say that no row of a file has an event time."""
+    nulls = (file.null_value_counts or {}).get(field.field_id)
+    return nulls is not None and nulls == file.record_count
+
+
+def event_time_bounds(file: DataFile, field: NestedField) -> tuple[int, int] | None:
+    """Bounds of the event time in microseconds, both floored, both inclusive; None without statistics."""
+    low = _event_time((file.lower_bounds or {}).get(field.field_id), field)
+    high = _event_time((file.upper_bounds or {}).get(field.field_id), field)
+    return None if low is None or high is None else (low, high)
+
+
+def _event_time(bound: bytes | None, field: NestedField) -> int | None:
     if bound is None:
-        nulls = (file.null_value_counts or {}).get(field.field_id)
-        return NO_EVENT_TIME if nulls is not None and nulls == file.record_count else None
+        return None
     kind = field.field_type
     if isinstance(kind, DateType) or len(bound) == _DATE_BYTES:  # a date that was promoted to a timestamp since
         return int(from_bytes(DateType(), bound)) * _DAY_US

@@ -86,6 +86,13 @@ def append_arrow(table: Table, rows: pa.Table) -> None:
         snapshot.append_data_file(_data_file(table, rows, Record()))
 
 
+def append_files(table: Table, *frames: pl.DataFrame) -> None:
+    """Append to an unpartitioned table: one snapshot, a data file of each frame."""
+    with table.transaction() as transaction, transaction.update_snapshot().fast_append() as snapshot:
+        for frame in frames:
+            snapshot.append_data_file(_data_file(table, arrow(frame).cast(table.schema().as_arrow()), Record()))
+
+
 def _partition_value(schema: Schema, field: PartitionField, row: dict[str, Any]) -> Any:
     source = schema.find_field(field.source_id)
     value = row[source.name]

@@ -11,9 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.cli.words import bytes_text, count_text
-from headrace.jobs.plan import HistoryPlan, OperatorPlan, Plan, SinkPlan, SourcePlan, TailPlan
+from headrace.jobs.plan import HistoryPlan, OperatorPlan, Plan, SinkPlan, SourcePlan, TableTailPlan, TailPlan
 
 _FILE_WIDTH: Final = 200
+_SHOWN_SNAPSHOTS: Final = 5
 
 
 def print_plan(plan: Plan, console: Console) -> None:
@@ -51,6 +52,8 @@ def _source(source: SourcePlan) -> Iterator[RenderableType]:
         yield _indented(_facts(("boundary", shown), ("evidence", source.boundary.evidence)))
     if source.tail:
         yield _indented(_tail(source.tail))
+    if source.table_tail:
+        yield _indented(_table_tail(source.table_tail))
     if source.event_time:
         yield _indented(_facts(("event time", source.event_time)))
 
@@ -87,6 +90,28 @@ def _tail(tail: TailPlan) -> Group:
     gaps = [f"{at.topic}[{at.partition}]" for at in tail.partitions if at.gap]
     note = [Text(f"gap: wanted offsets are gone in {', '.join(gaps)}", style="red")] if gaps else []
     return Group(facts, *((Padding(table, (0, 0, 0, 2)),) if tail.partitions else ()), *note)
+
+
+def _table_tail(tail: TableTailPlan) -> Group:
+    after = f" after snapshot {tail.since}" if tail.since is not None else ""
+    facts = _facts(
+        ("tail", f"snapshots of {tail.table}{after}, looked for every {tail.interval_s:g} s"),
+        ("columns", _columns(tail.columns, tail.columns_total)),
+        ("rows by", tail.rows_predicate or "everything"),
+        ("changes", f"{tail.on_change} at snapshots that overwrite or delete rows"),
+    )
+    if not tail.waiting:
+        return Group(facts)
+    table = Table("waiting snapshot", "operation", "rows", box=None, pad_edge=False)
+    for at in tail.waiting[:_SHOWN_SNAPSHOTS]:
+        rows = "-" if at.records is None else count_text(at.records)
+        table.add_row(str(at.snapshot), at.operation, rows, style="red" if at.refused else None)
+    more = len(tail.waiting) - _SHOWN_SNAPSHOTS
+    notes = [Text(f"and {more} more", style="dim")] if more > 0 else []
+    refused = [str(at.snapshot) for at in tail.waiting if at.refused]
+    if refused:
+        notes.append(Text(f"refused: snapshot {', '.join(refused)} changes rows (on_change: fail)", style="red"))
+    return Group(facts, Padding(table, (0, 0, 0, 2)), *notes)
 
 
 def _operators(operators: Sequence[OperatorPlan]) -> Group:

@@ -14,7 +14,7 @@ import polars as pl
 
 from catalog.catalogs import Catalogs
 from headrace.jobs.compile_sinks import build_sink
-from headrace.jobs.compile_sources import build_source, hidden_columns
+from headrace.jobs.compile_sources import JobSource, build_source, hidden_columns
 from headrace.jobs.compile_steps import build_lookup_table, build_step
 from headrace.jobs.config import Config
 from headrace.jobs.graph import JobGraph, StepNode, build_graph, gives_changes
@@ -37,7 +37,6 @@ from headrace.kernel.errors import InternalError, SpecError
 from headrace.kernel.protocols import ERRORS, LATE, MAIN, Json, LookupTable, StatefulOperator, Transform
 from headrace.runtime.graph import Graph, Node, SinkNode, SourceNode, StatefulNode, Stream, TransformNode
 from headrace.runtime.job import CheckpointPolicy
-from hybrid_source.hybrid import HybridSource
 from operators.changelog import ChangelogNormalize
 from operators.segment import output_schema, window_schema
 
@@ -59,7 +58,7 @@ class CompiledJob:
     config: Config
     catalogs: Catalogs
     nodes: JobGraph
-    sources: Mapping[str, HybridSource]
+    sources: Mapping[str, JobSource]
     lookups: Mapping[str, LookupTable]
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import polars as pl
 
@@ -20,6 +21,7 @@ from headrace.jobs.spec import (
     StartAtOffsets,
     StartAtTimestamp,
     TableHistory,
+    TableTailSpec,
     TailSpec,
 )
 from headrace.jobs.values import Expression
@@ -36,14 +38,17 @@ from hybrid_source.hybrid import EventTime, HybridSource
 from hybrid_source.iceberg_history import open_iceberg
 from hybrid_source.parquet_history import open_parquet
 from hybrid_source.splits import SplitTarget
+from hybrid_source.table_source import TableSource
 from hybrid_source.tail import AtOffsets, AtTime, KafkaTail, Start, TopicList
 from hybrid_source.tail_compaction import UpsertKey
 from operators.errors import planning
 from operators.expressions import row_expression
 from operators.segment import resolved
 
+JobSource: TypeAlias = HybridSource | TableSource
 
-def build_source(spec: JobSpec, nodes: JobGraph, name: str, config: Config, catalogs: Catalogs) -> HybridSource:
+
+def build_source(spec: JobSpec, nodes: JobGraph, name: str, config: Config, catalogs: Catalogs) -> JobSource:
     """One source. Loads the schema of its history.
 
     Raises:
@@ -51,11 +56,14 @@ def build_source(spec: JobSpec, nodes: JobGraph, name: str, config: Config, cata
         NotFoundError: The history is not there.
     """
     source = spec.sources[name]
+    if source.table_tail is not None:
+        return _table_source(spec, name, source, source.table_tail, catalogs)
     opener = _opener(source, config, catalogs)
     payload = _payload(spec, name, source, opener)
     time = _event_time(spec, name, source, payload)
     _check_key(spec, name, source, payload)
-    tail = _tail(source, source.tail, config, payload, time) if source.tail else None
+    wanted = source.topic_tail
+    tail = _tail(source, wanted, config, payload, time) if wanted else None
     history = None
     if opener is not None and source.history is not None:
         history = LakeHistory(
@@ -64,12 +72,36 @@ def build_source(spec: JobSpec, nodes: JobGraph, name: str, config: Config, cata
             where=_where(spec, name, source.history.where, opener(None).schema),
             event_time=time.column if time else None,
             offsets=_offset_names(source),
-            target=SplitTarget(source.history.split_rows) if source.history.split_rows else SplitTarget(),
+            target=_target(source),
         )
     routed = bool(nodes.readers(Stream(name, ERRORS)))
     return HybridSource(
         name, _visible(source, payload), history, tail, time, fail_on_error=source.on_error == "fail" and not routed
     )
+
+
+def _table_source(spec: JobSpec, name: str, source: SourceSpec, tail: TableTailSpec, catalogs: Catalogs) -> TableSource:
+    found = open_iceberg(catalogs.load(tail.table), tail.table)
+    payload = pl.Schema({column: dtype for column, dtype in found.stored.items() if column not in system.SYSTEM})
+    history = source.history if isinstance(source.history, TableHistory) else None
+    return TableSource(
+        name,
+        tail.table,
+        lambda: catalogs.load(tail.table),
+        _visible(source, payload),
+        history=history is not None,
+        snapshot_id=history.snapshot if history else tail.since,
+        where=_where(spec, name, history.where, found.schema) if history else None,
+        event_time=_event_time(spec, name, source, payload),
+        on_change=tail.on_change,
+        interval_s=tail.interval / 1e6,
+        target=_target(source),
+    )
+
+
+def _target(source: SourceSpec) -> SplitTarget:
+    rows = source.history.split_rows if source.history else None
+    return SplitTarget(rows) if rows else SplitTarget()
 
 
 def _opener(source: SourceSpec, config: Config, catalogs: Catalogs) -> Callable[[Json], History] | None:
@@ -84,7 +116,8 @@ def _opener(source: SourceSpec, config: Config, catalogs: Catalogs) -> Callable[
 
 
 def _payload(spec: JobSpec, name: str, source: SourceSpec, opener: Callable[[Json], History] | None) -> pl.Schema:
-    stated = parse_schema(source.tail.row_schema) if source.tail and source.tail.row_schema else None
+    tail = source.topic_tail
+    stated = parse_schema(tail.row_schema) if tail and tail.row_schema else None
     if opener is None:
         return stated or pl.Schema()
     stored = pl.Schema({column: dtype for column, dtype in opener(None).stored.items() if column not in system.SYSTEM})

@@ -24,6 +24,7 @@ from headrace.jobs.spec import (
     WindowStep,
     WithColumnsStep,
 )
+from headrace.jobs.table_tail import check_table_tail
 from headrace.kernel.errors import SpecError
 from headrace.kernel.protocols import ERRORS, LATE, MAIN
 from headrace.runtime.graph import Stream
@@ -119,7 +120,10 @@ def build_graph(spec: JobSpec) -> JobGraph:
 
 def _check_source(spec: JobSpec, name: str, source: SourceSpec) -> None:
     path = ("sources", name)
-    history, tail = source.history, source.tail
+    history, tail = source.history, source.topic_tail
+    if source.table_tail is not None:
+        check_table_tail(spec, name, source, source.table_tail)
+        return
     if history is None and tail is None:
         raise spec.problem(*path, message=f"source {name!r} has neither history nor tail", hint="give it one of them")
     if not (history and tail) and source.boundary != "auto":
@@ -165,7 +169,7 @@ def _check_changelog(spec: JobSpec, name: str, source: SourceSpec, wanted: Chang
             message=f"the history of source {name!r} is a changelog: a part of its versions would bring old rows back",
             hint="move the condition into a filter step",
         )
-    known = source.tail.row_schema if source.tail else None
+    known = source.topic_tail.row_schema if source.topic_tail else None
     for column in wanted.key:
         if known is not None and column not in known:
             raise spec.problem(

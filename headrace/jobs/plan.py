@@ -86,6 +86,48 @@ class TailPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class SnapshotPlan:
+    """A snapshot that waits to be read.
+
+    Attributes:
+        snapshot: Its id.
+        operation: What it did: ``append`` is read, ``replace`` changes no rows.
+        records: Rows it appended, by its summary; None: unknown.
+        refused: It changes or deletes rows, and the job would fail there.
+    """
+
+    snapshot: int
+    operation: str
+    records: int | None
+    refused: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TableTailPlan:
+    """What is read of a table's later snapshots.
+
+    Attributes:
+        table: The table.
+        since: Snapshots after this one (exclusive); None: from the first one on.
+        columns: Columns that are read.
+        columns_total: Columns that there are.
+        rows_predicate: What rows are filtered by while they are read (exact), as text.
+        interval_s: Seconds between two looks for new snapshots.
+        on_change: What happens at a snapshot that overwrites or deletes rows.
+        waiting: The snapshots that are there already, oldest first.
+    """
+
+    table: str
+    since: int | None
+    columns: Sequence[str]
+    columns_total: int
+    rows_predicate: str | None
+    interval_s: float
+    on_change: str
+    waiting: Sequence[SnapshotPlan]
+
+
+@dataclass(frozen=True, slots=True)
 class BoundaryPlan:
     """How the boundary was found: the rule's name, the evidence for people, and the guarantee that follows."""
 
@@ -103,6 +145,7 @@ class SourcePlan:
     tail: TailPlan | None
     boundary: BoundaryPlan | None
     event_time: str | None = None
+    table_tail: TableTailPlan | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import polars as pl
-
 from headrace.jobs.compile import CompiledJob
+from headrace.jobs.compile_sources import JobSource
 from headrace.jobs.graph import SinkNode
 from headrace.jobs.plan import (
     BoundaryPlan,
@@ -18,6 +17,7 @@ from headrace.jobs.plan import (
     SourcePlan,
     TailPlan,
 )
+from headrace.jobs.planning_table import columns_read, history_plan, plan_table_source, text
 from headrace.jobs.spec import IcebergSink, IcebergTable
 from headrace.kafka.cluster import KafkaCluster
 from headrace.kafka.metadata import KafkaMetadata
@@ -30,6 +30,7 @@ from headrace.state.checkpoint import Checkpoint, CheckpointStore
 from headrace.state.stores import open_store
 from hybrid_source.history_stage import OpenLakeHistory
 from hybrid_source.hybrid import HybridPosition, HybridSource
+from hybrid_source.table_source import TableSource
 
 
 def plan_job(job: CompiledJob) -> Plan:
@@ -72,7 +73,9 @@ def _warnings(record: Checkpoint | None) -> Sequence[str]:
     return (f"the job goes on from its checkpoint at epoch {record.epoch}",)
 
 
-def _source(job: CompiledJob, source: HybridSource, request: ReadRequest, position: Json) -> SourcePlan:
+def _source(job: CompiledJob, source: JobSource, request: ReadRequest, position: Json) -> SourcePlan:
+    if isinstance(source, TableSource):
+        return plan_table_source(source, request, position)
     at = source.plan() if position is None else HybridPosition.from_json(position)
     found = at.resolution
     return SourcePlan(
@@ -90,27 +93,12 @@ def _history(job: CompiledJob, source: HybridSource, request: ReadRequest, at: H
     opened = source.history.open(request, at.pin, at.trim)
     if not isinstance(opened, OpenLakeHistory):
         return None
-    plan = opened.plan
-    return HistoryPlan(
-        location=job.history_location(source.name),
-        snapshot=at.pin.get("snapshot_id"),
-        columns=_columns(source, request),
-        columns_total=len(source.schema),
-        files_predicate=plan.files_filter,
-        rows_predicate=_text(plan.predicate),
-        residual=[str(condition) for condition in plan.residual],
-        files=plan.report.files,
-        files_total=plan.report.files_total,
-        nbytes=plan.report.nbytes,
-        nbytes_total=plan.report.nbytes_total,
-        records=plan.report.records,
-        records_total=plan.report.records_total,
-    )
+    return history_plan(job.history_location(source.name), at.pin, source.schema, request, opened.plan)
 
 
 def _tail(job: CompiledJob, source: HybridSource, request: ReadRequest, at: HybridPosition) -> TailPlan | None:
     tail = source.tail
-    wanted = job.spec.sources[source.name].tail
+    wanted = job.spec.sources[source.name].topic_tail
     if tail is None or wanted is None:
         return None
     ranges = tail.ranges()
@@ -118,21 +106,13 @@ def _tail(job: CompiledJob, source: HybridSource, request: ReadRequest, at: Hybr
     return TailPlan(
         topics=sorted({at.topic for at in ranges}),
         cluster=wanted.cluster,
-        columns=_columns(source, request),
+        columns=columns_read(source.schema, request),
         columns_total=len(source.schema),
-        rows_predicate=_text(request.predicate),
+        rows_predicate=text(request.predicate),
         partitions=[
             PartitionPlan(*place, start, end, starts.get(place)) for place, (start, end) in sorted(ranges.items())
         ],
     )
-
-
-def _columns(source: HybridSource, request: ReadRequest) -> Sequence[str]:
-    return list(source.schema if request.columns is None else request.columns)
-
-
-def _text(predicate: pl.Expr | None) -> str | None:
-    return None if predicate is None else str(predicate)
 
 
 def _operators(job: CompiledJob, graph: Graph) -> Sequence[OperatorPlan]:

@@ -165,7 +165,8 @@ def prove_seam(job: CompiledJob) -> SeamProof:
     found = [
         seam
         for name, position in record.positions.items()
-        if name in job.sources and (seam := _source(job.sources[name], HybridPosition.from_json(position))) is not None
+        if isinstance(source := job.sources.get(name), HybridSource)
+        and (seam := _source(source, HybridPosition.from_json(position))) is not None
     ]
     if not found:
         raise NotFoundError(f"job {job.uid!r} has no source with both history and tail", code="SEAM_NOT_FOUND")

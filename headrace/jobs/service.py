@@ -186,8 +186,8 @@ def _pointing(place: Callable[[Sequence[str | int]], list[str | int]]) -> Iterat
 def _refuse_connections(spec: JobSpec) -> None:
     """Whoever may create jobs chooses among the service's connections; its libraries and keys stay its own."""
     for name, source in spec.sources.items():
-        if source.tail is not None:
-            _refuse_options(spec, source.tail.options, ("sources", name, "tail", "options"))
+        if source.topic_tail is not None:
+            _refuse_options(spec, source.topic_tail.options, ("sources", name, "tail", "options"))
     for index, sink in enumerate(spec.sinks):
         if isinstance(sink, KafkaSink):
             _refuse_options(spec, sink.kafka.options, ("sinks", index, "kafka", "options"))

@@ -105,6 +105,25 @@ class TailSpec(SpecModel):
     options: dict[str, Option] = Field(default_factory=dict, description="librdkafka options, over the cluster's own.")
 
 
+class TableTailSpec(SpecModel):
+    """The tail of a table: what each later snapshot appends, snapshot by snapshot."""
+
+    table: TableName = Field(description="CATALOG.NAMESPACE.TABLE; the history's, if there is one.")
+    interval: PositiveDuration = lasting("10s", description="How often to look for new snapshots.")
+    on_change: Literal["fail", "skip"] = Field(
+        default="fail",
+        description="When a snapshot overwrites or deletes rows: fail, or pass over it and read appended rows only.",
+    )
+    since: int | None = Field(
+        default=None,
+        description="Without a history: the snapshot after which to begin; the newest one when the job starts if not "
+        "given.",
+    )
+
+
+Tail = Annotated[Annotated[TailSpec, Tag("@topic")] | Annotated[TableTailSpec, Tag("@table")], by_key("topic", "table")]
+
+
 class BoundaryOffsets(SpecModel):
     """The boundary is stated: the next offset by partition."""
 
@@ -169,7 +188,7 @@ class SourceSpec(SpecModel):
     """Where rows come from: history, tail, or history and then the tail."""
 
     history: History | None = None
-    tail: TailSpec | None = None
+    tail: Tail | None = None
     boundary: BoundaryRule = "auto"
     event_time: EventTimeSpec | None = None
     late: LatePolicy = Field(default_factory=LatePolicy)
@@ -184,6 +203,16 @@ class SourceSpec(SpecModel):
     on_error: Literal["fail", "skip"] = Field(
         default="fail", description="What to do with records that cannot be decoded."
     )
+
+    @property
+    def topic_tail(self) -> TailSpec | None:
+        """The tail, if it is in Kafka."""
+        return self.tail if isinstance(self.tail, TailSpec) else None
+
+    @property
+    def table_tail(self) -> TableTailSpec | None:
+        """The tail, if it is a table's."""
+        return self.tail if isinstance(self.tail, TableTailSpec) else None
 
 
 class IcebergTable(SpecModel):

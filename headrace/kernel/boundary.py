@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple, TypeVar
 
 FORMAT_VERSION: Final = 1
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _T = TypeVar("_T")
 
 
@@ -60,7 +62,10 @@ class TopicBoundary:
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """For each (topic, partition) the next offset that the history does not cover (docs/boundary-format.md)."""
+    """For each (topic, partition) the next offset that the history does not cover (docs/boundary-format.md).
+
+    ``watermark`` (RFC 3339, see :func:`timestamp`) is the event time below which no further row is expected.
+    """
 
     topics: Mapping[str, TopicBoundary] = field(default_factory=dict)
     cluster: str | None = None
@@ -133,3 +138,22 @@ class Boundary:
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ValueError(f"boundary record does not follow the format: {error!r}") from error
         return cls(topics, value.get("cluster"), value.get("watermark"))
+
+
+def timestamp(us: int) -> str | None:
+    """Microseconds since 1970 as RFC 3339; None outside of the years 1 to 9999, which it cannot name."""
+    try:
+        at = _EPOCH + timedelta(microseconds=us)
+    except OverflowError:
+        return None
+    return at.isoformat().replace("+00:00", "Z")
+
+
+def microseconds(text: str) -> int:
+    """The inverse of :func:`timestamp`; any offset from UTC is understood, none stands for UTC.
+
+    Raises:
+        ValueError: The text is no timestamp.
+    """
+    at = datetime.fromisoformat(text)
+    return ((at if at.tzinfo else at.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)

@@ -1,0 +1,89 @@
+"""Plans what is read of the lake: histories, and the tails of tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import polars as pl
+
+from headrace.jobs.plan import HistoryPlan, SnapshotPlan, SourcePlan, TableTailPlan
+from headrace.kernel.protocols import Json, ReadRequest
+from hybrid_source.history import HistoryPlan as PlannedHistory
+from hybrid_source.iceberg_history import newer_snapshots
+from hybrid_source.iceberg_increments import is_change, operation
+from hybrid_source.table_position import TablePosition
+from hybrid_source.table_source import TableSource
+
+
+def plan_table_source(source: TableSource, request: ReadRequest, position: Json) -> SourcePlan:
+    """Plan a source that follows a table, from where it stands.
+
+    Raises:
+        HeadraceError: What a run would fail with: a snapshot that is gone, or one that is refused.
+    """
+    at = source.plan() if position is None else TablePosition.from_json(position)
+    history = None
+    if at.phase == "history" and not at.is_read:
+        planned = source.open_version(at.pin).plan(source.query(request, at))
+        history = history_plan(source.table, at.pin, source.schema, request, planned)
+    return SourcePlan(source.name, history, None, None, source.time_column, table_tail=_table_tail(source, request, at))
+
+
+def _table_tail(source: TableSource, request: ReadRequest, at: TablePosition) -> TableTailPlan:
+    table = source.load_table()
+    waiting = []
+    for pin in newer_snapshots(table, source.table, at.pin):
+        snapshot = table.metadata.snapshot_by_id(pin["snapshot_id"])
+        if snapshot is None:
+            continue
+        added = snapshot.summary.additional_properties.get("added-records") if snapshot.summary else None
+        waiting.append(
+            SnapshotPlan(
+                snapshot.snapshot_id,
+                operation(snapshot),
+                None if added is None else int(added),
+                refused=is_change(snapshot) and source.on_change == "fail",
+            )
+        )
+    return TableTailPlan(
+        table=source.table,
+        since=at.pin["snapshot_id"],
+        columns=columns_read(source.schema, request),
+        columns_total=len(source.schema),
+        rows_predicate=text(request.predicate),
+        interval_s=source.interval_s,
+        on_change=source.on_change,
+        waiting=waiting,
+    )
+
+
+def history_plan(
+    location: str, pin: Json, schema: pl.Schema, request: ReadRequest, planned: PlannedHistory
+) -> HistoryPlan:
+    """What is read of one pinned version."""
+    report = planned.report
+    return HistoryPlan(
+        location=location,
+        snapshot=pin.get("snapshot_id"),
+        columns=columns_read(schema, request),
+        columns_total=len(schema),
+        files_predicate=planned.files_filter,
+        rows_predicate=text(planned.predicate),
+        residual=[str(condition) for condition in planned.residual],
+        files=report.files,
+        files_total=report.files_total,
+        nbytes=report.nbytes,
+        nbytes_total=report.nbytes_total,
+        records=report.records,
+        records_total=report.records_total,
+    )
+
+
+def columns_read(schema: pl.Schema, request: ReadRequest) -> Sequence[str]:
+    """The columns that a request wants of a source."""
+    return list(schema if request.columns is None else request.columns)
+
+
+def text(predicate: pl.Expr | None) -> str | None:
+    """A predicate for people."""
+    return None if predicate is None else str(predicate)

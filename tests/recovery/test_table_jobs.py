@@ -1,0 +1,103 @@
+"""Jobs that follow a table snapshot by snapshot, as users run them: killed, refused, planned."""
+
+from __future__ import annotations
+
+import json
+import signal
+
+import polars as pl
+import pytest
+
+from headrace.kernel.errors import ExitCode
+from hybrid_source.iceberg_increments import CHANGED
+from tests.jobs import DISORDER_S, PLACES, Site, assert_same, readings, window_batch, windows_job
+
+ROWS = 500
+PER_SNAPSHOT = 100
+
+pytestmark = pytest.mark.services
+
+
+def following(site: Site, name: str, *, history: bool = True, **tail: object) -> dict[str, object]:
+    """A job that reads the table ``archive`` and goes on with what is appended."""
+    table = site.name("archive")
+    source = {
+        "tail": {"table": table, "interval": "200ms", **tail},
+        "event_time": {"column": "at", "out_of_orderness": f"{DISORDER_S}s"},
+        **({"history": {"table": table, "split_rows": PER_SNAPSHOT}} if history else {}),
+    }
+    written = {"table": site.name("minutes"), "topic": site.kafka.topic(), "rows": site.name("present")}
+    job = windows_job(name, source, site.table("places", PLACES), **written)
+    return {**job, "checkpoint": {"rows": PER_SNAPSHOT}}
+
+
+def append(site: Site, rows: pl.DataFrame) -> None:
+    for begin in range(0, rows.height, PER_SNAPSHOT):
+        site.table("archive", rows[begin : begin + PER_SNAPSHOT])
+
+
+def check_outputs(site: Site, job: dict[str, object], rows: pl.DataFrame) -> None:
+    expected = window_batch(rows)
+    topic = job["sinks"][1]["kafka"]["topic"]  # type: ignore[index]
+    assert_same(site.records(topic), expected, "windows in Kafka")
+    assert_same(site.read("minutes"), expected, "windows in Iceberg")
+    assert_same(site.read("present"), rows.filter(pl.col("v").is_not_null()), "rows in Iceberg")
+
+
+def killed_while_following(site: Site) -> None:
+    rows = readings(ROWS)
+    append(site, rows[:200])
+    spec = following(site, "followed")
+    job = site.job(spec)
+    run = site.run(job, crash="after-prepare:2")  # in the history
+    assert run.end() == -signal.SIGKILL, run.text()[-3000:]
+    append(site, rows[200:400])
+    run = site.run(job, crash="after-head:3")  # in the increments
+    assert run.end() == -signal.SIGKILL, run.text()[-3000:]
+    run = site.run(job)
+    run.until(lambda run: run.has_said("recovered"), "recovered")
+    append(site, rows[400:])
+    run.kill()
+    site.finish(job)
+    check_outputs(site, spec, rows)
+    assert site.finish(job).has_said("already-finished")
+
+
+def test_killed_on_local_files(site: Site) -> None:
+    killed_while_following(site)
+
+
+def test_killed_on_the_lake(lake_site: Site) -> None:
+    killed_while_following(lake_site)
+
+
+def test_increments_alone_are_read_from_the_first_start_on(site: Site) -> None:
+    rows = readings(300)
+    append(site, rows[:100])
+    spec = following(site, "increments", history=False)
+    job = site.job(spec)
+    site.finish(job, "--on-end", "suspend")
+    assert site.read("present").height == 0
+    append(site, rows[100:])
+    site.finish(job)
+    check_outputs(site, spec, rows[100:])
+
+
+def test_a_change_is_refused_with_snapshot_and_operation(site: Site) -> None:
+    append(site, readings(200))
+    job = site.job(following(site, "changed"))
+    site.finish(job, "--on-end", "suspend")
+    table = site.catalogs.load(site.name("archive"))
+    table.delete("id < 10")
+    changed = next(s for s in table.refresh().snapshots() if s.summary.operation.value != "append")
+    append(site, readings(100, first_id=200))
+    plan = json.loads(site.cli("plan", job, "--json"))["sources"][0]["table_tail"]
+    assert [(at["operation"], at["refused"]) for at in plan["waiting"]] == [("overwrite", True), ("append", False)]
+    assert "refused" in site.cli("plan", job)
+    before = site.read("present").height
+    error = site.fails(job, ExitCode.DATA)
+    assert error["code"] == CHANGED
+    assert str(changed.snapshot_id) in error["message"]
+    assert site.read("present").height == before
+    site.finish(site.job(following(site, "changed", on_change="skip")))
+    assert site.read("present").height > before
