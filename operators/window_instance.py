@@ -1,7 +1,7 @@
-"""A tumbling window at work: partials in, finished windows out.
+"""Tumbling, hopping and cumulating windows at work: panes in, finished windows out.
 
-State is one frame of merged partials plus a few unmerged ones; merging is put off until it pays, so that a small batch
-costs little however large the state is.
+State is one frame of merged panes (:mod:`operators.merged`). A pane leaves the state when the last window that holds it
+has been given out; while windows cumulate, the panes of one window that have been given out are merged into one.
 """
 
 from __future__ import annotations
@@ -12,20 +12,21 @@ from typing import Final
 
 import polars as pl
 
-from headrace.kernel.errors import GraphChangedError
 from headrace.kernel.protocols import MAIN, Emission, OperatorState
 from operators import partials
 from operators.errors import computing
-from operators.event_time import FixedWindows
+from operators.merged import Merged, fitting
+from operators.slices import Slices
+from operators.windowed import WINDOW_END, WINDOW_START
 
-WINDOW_START: Final = "window_start"
-WINDOW_END: Final = "window_end"
+OPENS: Final = "_opens"
+"""Where windows overlap: the end of the first window that a pane's rows count in; null: all that hold the pane."""
 
-VERSION: Final = 1
+VERSION: Final = 2
 _FRAME: Final = "windows"
-_MAX_PENDING: Final = 16
-_MANY_ROWS: Final = 20_000
-"""From here on the streaming engine merges faster than the in-memory one."""
+_JOINS: Final = "_joins"
+_FEW: Final = 16
+"""So many windows per pane are put together one by one; more of them by halves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,17 +36,19 @@ class Layout:
     Attributes:
         where: Names the operator in error messages.
         by: Key columns.
-        windows: Where windows begin and end.
-        finish: Rows of the main port, computed of merged partials.
+        slices: Where panes and windows begin and end.
+        lateness: How much later than the watermark windows close, in microseconds.
+        finish: Rows of the main port, computed of merged partials whose ``window_start`` holds the window's end.
     """
 
     where: str
     by: Sequence[str]
-    windows: FixedWindows
+    slices: Slices
+    lateness: int
     finish: Callable[[pl.LazyFrame], pl.LazyFrame]
 
 
-class WindowInstance:
+class SlicedInstance:
     """Implements :class:`headrace.kernel.protocols.OperatorInstance`.
 
     Args:
@@ -59,145 +62,187 @@ class WindowInstance:
 
     def __init__(self, layout: Layout, schema: pl.Schema, state: OperatorState | None) -> None:
         self._layout = layout
-        self._held = pl.DataFrame(schema=schema)
-        self._pending: list[pl.DataFrame] = []
-        self._pending_rows = 0
+        self._slices = layout.slices
+        opens = [OPENS] if OPENS in schema else []
+        self._states = [name for name in schema if name not in {*layout.by, WINDOW_START, OPENS}]
+        keys = [*layout.by, WINDOW_START, *opens]
+        self._held = Merged(schema, lambda rows: rows.group_by(keys).agg(partials.reductions(self._states)))
         self._closed: int | None = None
         self._counts = {"dropped_late": 0, "null_event_time": 0}
         if state is not None:
-            self._restore(state)
-        self._first_end = self._earliest_end(self._held)
+            self._held.put(fitting(state, _FRAME, schema, VERSION, layout.where))
+            self._closed = state.values["closed"]
+            self._counts = {name: int(state.values[name]) for name in self._counts}
+        self._ended = None if self._closed is None else self._slices.ended_at(self._closed)
+        self._next = self._next_end(self._held.frames())
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Rows since the job began: ``dropped_late`` and ``null_event_time`` (see :mod:`operators.window`)."""
+        """Rows since the job began: ``dropped_late`` and ``null_event_time`` (see :mod:`operators.windowed`)."""
         return dict(self._counts)
 
     def process(self, partials: pl.DataFrame) -> Emission:
         """Take in partials; windows are only given out by :meth:`advance` and :meth:`drain`."""
         accepted = self._accept(partials)
         if accepted.height:
-            self._pending.append(accepted)
-            self._pending_rows += accepted.height
-            end = self._earliest_end(accepted)
-            self._first_end = end if self._first_end is None or end is None else min(self._first_end, end)
-            self._merge_if_it_pays()
+            self._held.add(accepted)
+            ends = [end for end in (self._next, self._next_end([accepted])) if end is not None]
+            self._next = min(ends, default=None)
         return {}
 
     def advance(self, watermark: int) -> Emission:
-        """Give out the windows with end <= ``watermark``."""
-        self._closed = watermark if self._closed is None else max(self._closed, watermark)
-        if self._first_end is None or self._first_end > self._closed:
-            return {}
-        return self._give_out(self._closed)
+        """Give out the windows that close with ``watermark``."""
+        return self._close(watermark - self._layout.lateness)
 
     def drain(self) -> Emission:
         """Give out all windows. Those up to the last one are closed then: nothing is given out for them again."""
-        if self._first_end is None:
-            return {}
-        ends = [end for frame in self._frames() if (end := self._latest_end(frame)) is not None]
-        return self.advance(max(ends))
+        lasts = [self._slices.last_end(pane) for pane in _panes(self._held.frames(), largest=True)]
+        return self._close(self._slices.scale.instant_at(max(lasts))) if lasts else {}
 
     def outgoing_watermark(self, watermark: int) -> int:
-        """Start of the window that the watermark lies in: windows given out later do not start before it."""
-        reached = watermark if self._closed is None else max(self._closed, watermark)
-        return self._layout.windows.start_at(reached)
+        """The earliest start of the windows that are still open: those given out later do not start before it."""
+        reached = watermark - self._layout.lateness
+        reached = reached if self._closed is None else max(self._closed, reached)
+        return self._slices.scale.instant_at(self._slices.earliest_start(self._slices.ended_at(reached)))
 
     def rows_held(self) -> int:
         """Groups in the state; counted more than once while they wait to be merged."""
-        return self._held.height + self._pending_rows
+        return self._held.height
 
     def snapshot(self) -> OperatorState:
-        """The merged groups, up to where windows are closed, and the counts."""
-        self._merge()
-        return OperatorState(VERSION, {"closed": self._closed, **self._counts}, {_FRAME: self._held})
+        """See :class:`headrace.kernel.protocols.OperatorInstance`."""
+        return OperatorState(VERSION, {"closed": self._closed, **self._counts}, {_FRAME: self._held.merged()})
 
     # ------------------------------------------------------------------------------------------------------ inside
 
-    def _restore(self, state: OperatorState) -> None:
-        if state.version != VERSION:
-            raise GraphChangedError(
-                f"{self._layout.where}: its state has version {state.version}, this release reads version {VERSION}",
-                hint="resume with the release that made the checkpoint, or a newer one",
-            )
-        windows = state.frames[_FRAME]
-        if dict(windows.schema) != dict(self._held.schema):
-            raise GraphChangedError(
-                f"{self._layout.where}: its state does not fit the job",
-                detail=_difference(windows.schema, self._held.schema),
-                hint="undo the change, or give the window a new id to begin it with empty state",
-            )
-        self._held = windows.select(self._held.columns)
-        self._closed = state.values["closed"]
-        self._counts = {name: int(state.values[name]) for name in self._counts}
-
-    def _accept(self, partials: pl.DataFrame) -> pl.DataFrame:
-        if partials[WINDOW_START].null_count():
-            self._count("null_event_time", partials.filter(pl.col(WINDOW_START).is_null()))
-            partials = partials.filter(pl.col(WINDOW_START).is_not_null())
-        if self._closed is not None and partials.height:
-            first = self._earliest_end(partials)
-            if first is not None and first <= self._closed:
-                self._count("dropped_late", partials.filter(self._ends_by(self._closed)))
-                partials = partials.filter(self._ends_by(self._closed).not_())
-        return partials
+    def _accept(self, rows: pl.DataFrame) -> pl.DataFrame:
+        if rows[WINDOW_START].null_count():
+            self._count("null_event_time", rows.filter(pl.col(WINDOW_START).is_null()))
+            rows = rows.filter(pl.col(WINDOW_START).is_not_null())
+        if self._ended is not None and any(self._slices.last_end(pane) <= self._ended for pane in _panes([rows])):
+            gone = self._over(self._ended)
+            self._count("dropped_late", rows.filter(gone))
+            rows = rows.filter(gone.not_())
+        return rows
 
     def _count(self, name: str, frame: pl.DataFrame) -> None:
         self._counts[name] += int(frame[partials.ROWS].sum())
 
-    def _give_out(self, closed: int) -> Emission:
-        due = [frame.filter(self._ends_by(closed)) for frame in self._frames()]
-        merged = self._merged(due)
-        self._held = self._held.filter(self._ends_by(closed).not_())
-        self._pending = [kept for frame in self._pending if (kept := frame.filter(self._ends_by(closed).not_())).height]
-        self._pending_rows = sum(frame.height for frame in self._pending)
-        ends = [end for frame in self._frames() if (end := self._earliest_end(frame)) is not None]
-        self._first_end = min(ends, default=None)
+    def _over(self, ended: int) -> pl.Expr:
+        """Whether the last window that holds a pane ends at or before ``ended``."""
+        return self._slices.last_end(_pane) <= ended
+
+    def _next_end(self, frames: Sequence[pl.DataFrame]) -> int | None:
+        """The end of the next window to be given out."""
+        ends = [self._slices.first_end(pane) for pane in _panes(frames)]
+        if not ends:
+            return None
+        return min(ends) if self._ended is None else max(min(ends), self._ended + self._slices.every)
+
+    def _close(self, closed: int) -> Emission:
+        if self._closed is not None and closed <= self._closed:
+            return {}
+        before, self._closed = self._ended, closed
+        self._ended = self._slices.ended_at(closed)
+        if self._next is None or self._next > self._ended:
+            return {}
+        windows = self._due(before, self._ended)
+        self._next = self._next_end(self._held.frames())
         with computing(self._layout.where):
-            finished = self._layout.finish(merged.lazy()).collect()
-        return {MAIN: finished.sort(WINDOW_START, *self._layout.by, nulls_last=False)} if finished.height else {}
+            finished = self._layout.finish(windows.lazy()).collect()
+        order = [WINDOW_START, WINDOW_END, *self._layout.by]
+        return {MAIN: finished.sort(order, nulls_last=False)} if finished.height else {}
 
-    def _frames(self) -> list[pl.DataFrame]:
-        return [self._held, *self._pending]
+    def _due(self, before: int | None, ended: int) -> pl.DataFrame:
+        """The windows that end behind ``before``, up to ``ended``; their panes leave the state when they can.
 
-    def _merge_if_it_pays(self) -> None:
-        if len(self._pending) < _MAX_PENDING:
-            return
-        if self._pending_rows * 2 >= self._held.height:
-            self._merge()
-        else:
-            self._pending = [self._merged(self._pending)]
-            self._pending_rows = self._pending[0].height
+        Returns:
+            Merged partials; ``window_start`` is the window's *end*, as a mark.
+        """
+        slices = self._slices
+        if not slices.overlapping:
+            return self._held.take(self._over(ended)).with_columns(self._typed(slices.last_end(_pane)))
+        if slices.cumulating:
+            return self._cumulated(before, ended)
+        concerned = slices.first_end(_pane) <= ended
+        panes = self._held.merge([frame.filter(concerned) for frame in self._held.frames()])
+        self._held.drop(self._over(ended))
+        few = slices.most <= _FEW or (before is not None and ended - before <= _FEW * slices.every)
+        if few:
+            return self._grouped(self._one_by_one(panes.lazy(), before, ended))
+        whole = pl.col(OPENS).is_null()
+        halves = self._by_halves(panes.filter(whole).drop(OPENS), before, ended)
+        return self._grouped(pl.concat([halves, self._one_by_one(panes.filter(~whole).lazy(), before, ended)]))
 
-    def _merge(self) -> None:
-        if self._pending:
-            self._held = self._merged(self._frames())
-            self._pending, self._pending_rows = [], 0
+    def _one_by_one(self, panes: pl.LazyFrame, before: int | None, ended: int) -> pl.LazyFrame:
+        """A row for each pane and each due window that it counts in."""
+        every = self._slices.every
+        first = pl.max_horizontal(self._slices.first_end(_pane), OPENS, pl.lit(before, pl.Int64) + every)
+        last = pl.min_horizontal(self._slices.last_end(_pane), pl.lit(ended))
+        ends = pl.int_ranges(first, last + 1, every).alias(WINDOW_START)
+        held = panes.filter(first <= last).select(*self._layout.by, ends, *self._states)
+        return held.explode(WINDOW_START).with_columns(self._typed(pl.col(WINDOW_START)))
 
-    def _merged(self, frames: list[pl.DataFrame]) -> pl.DataFrame:
-        keys = [*self._layout.by, WINDOW_START]
-        state = [name for name in self._held.columns if name not in keys]
-        rows = sum(frame.height for frame in frames)
-        merged = pl.concat(frames).lazy().group_by(keys).agg(partials.reductions(state))
-        return merged.collect(engine="streaming" if rows > _MANY_ROWS else "in-memory")
+    def _by_halves(self, panes: pl.DataFrame, before: int | None, ended: int) -> pl.LazyFrame:
+        """Every due window, put together from blocks of 1, 2, 4, 8 ... panes: the binary digits of its length."""
+        slices = self._slices
+        left, offset, span = slices.size // slices.pane, 0, slices.pane
+        block, parts = panes, []
+        while left:
+            if left % 2:
+                parts.append(block.with_columns(self._typed(_pane - offset + slices.size)))
+                offset += span
+            left //= 2
+            if left:
+                block = self._grouped(pl.concat([block, block.with_columns(self._typed(_pane - span))]).lazy())
+                span *= 2
+        due = ((_pane - slices.phase) % slices.every == 0) & (_pane <= ended)
+        if before is not None:
+            due &= _pane > before
+        return pl.concat([part.lazy().filter(due) for part in parts])
 
-    def _ends_by(self, closed: int) -> pl.Expr:
-        return self._layout.windows.end(pl.col(WINDOW_START).to_physical()) <= closed
+    def _cumulated(self, before: int | None, ended: int) -> pl.DataFrame:
+        """Every due window: the one before it, and the panes that join it."""
+        slices = self._slices
+        joins = pl.max_horizontal(slices.first_end(_pane), OPENS, pl.lit(before, pl.Int64))
+        panes = self._held.merged().with_columns(joins.alias(_JOINS))
+        later = panes.filter(pl.col(_JOINS) > ended).drop(_JOINS)
+        begins = self._typed(slices.last_end(_pane) - slices.size)
+        joining = panes.filter(pl.col(_JOINS) <= ended).drop(OPENS).with_columns(begins)
+        running = pl.DataFrame(schema=joining.drop(_JOINS).schema)
+        by_end = joining.partition_by(_JOINS, as_dict=True, include_key=False)
+        if before is not None and (before,) in by_end:
+            running = self._grouped(by_end[before,].lazy())
+        windows = [running.clear()]
+        for end in self._due_ends(joining, before, ended):
+            open_still = running.filter(_pane + slices.size >= end)
+            running = self._grouped(pl.concat([open_still, by_end.get((end,), open_still.clear())]).lazy())
+            windows.append(running.with_columns(self._typed(pl.lit(end))))
+        going_on = running.filter(_pane + slices.size > ended).with_columns(pl.lit(None, pl.Int64).alias(OPENS))
+        self._held.put(pl.concat([later, going_on.select(later.columns)]))
+        return pl.concat(windows)
 
-    def _earliest_end(self, frame: pl.DataFrame) -> int | None:
-        return self._end_of(frame.select(pl.col(WINDOW_START).to_physical().min()))
+    def _due_ends(self, joining: pl.DataFrame, before: int | None, ended: int) -> list[int]:
+        every = self._slices.every
+        first = pl.max_horizontal(pl.col(_JOINS), pl.lit(before, pl.Int64) + every)
+        spans = joining.select(first.alias("first"), (_pane + self._slices.size).clip(upper_bound=ended).alias("last"))
+        spans = spans.group_by("first").agg(pl.col("last").max()).filter(pl.col("first") <= pl.col("last"))
+        ends = spans.select(pl.int_ranges("first", pl.col("last") + 1, every).explode().alias("end"))
+        return ends["end"].unique().sort().to_list()
 
-    def _latest_end(self, frame: pl.DataFrame) -> int | None:
-        return self._end_of(frame.select(pl.col(WINDOW_START).to_physical().max()))
+    def _grouped(self, rows: pl.LazyFrame) -> pl.DataFrame:
+        grouped = rows.group_by(*self._layout.by, WINDOW_START).agg(partials.reductions(self._states))
+        return grouped.select(*self._layout.by, WINDOW_START, *self._states).collect()
 
-    def _end_of(self, start: pl.DataFrame) -> int | None:
-        value: int | None = start.item()
-        return None if value is None else self._layout.windows.end_at(value)
+    def _typed(self, mark: pl.Expr) -> pl.Expr:
+        return mark.cast(self._held.schema[WINDOW_START]).alias(WINDOW_START)
 
 
-def _difference(old: pl.Schema, new: pl.Schema) -> str:
-    """What differs between two layouts of the state, in words."""
-    gone = [f"{name} ({dtype}) is no longer there" for name, dtype in old.items() if name not in new]
-    added = [f"{name} ({dtype}) is new" for name, dtype in new.items() if name not in old]
-    changed = [f"{name} was {old[name]}, is {new[name]}" for name in new if name in old and old[name] != new[name]]
-    return "; ".join([*gone, *added, *changed])
+_pane: Final = pl.col(WINDOW_START).to_physical()
+
+
+def _panes(frames: Sequence[pl.DataFrame], *, largest: bool = False) -> list[int]:
+    """The first pane of each frame that has one, or the last."""
+    found = [frame[WINDOW_START].to_physical() for frame in frames]
+    picked = [panes.max() if largest else panes.min() for panes in found]
+    return [pane for pane in picked if isinstance(pane, int)]

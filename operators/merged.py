@@ -1,0 +1,129 @@
+"""State that is merged of partials: one merged frame, and a few that wait.
+
+Merging is put off until it pays, so that a small batch costs little however large the state is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, Literal
+
+import polars as pl
+
+from headrace.kernel.errors import GraphChangedError
+from headrace.kernel.protocols import OperatorState
+
+_MAX_PENDING: Final = 16
+_MANY_ROWS: Final = 20_000
+"""From here on the streaming engine merges faster than the in-memory one."""
+
+
+class Merged:
+    """Partials, merged now and then.
+
+    Args:
+        schema: Their columns.
+        merge: The plan that merges rows of several frames; associative and commutative.
+    """
+
+    def __init__(self, schema: pl.Schema, merge: Callable[[pl.LazyFrame], pl.LazyFrame]) -> None:
+        self._merge = merge
+        self._held = pl.DataFrame(schema=schema)
+        self._pending: list[pl.DataFrame] = []
+        self._pending_rows = 0
+
+    @property
+    def height(self) -> int:
+        """Rows held; those of one group are counted more than once while they wait to be merged."""
+        return self._held.height + self._pending_rows
+
+    @property
+    def schema(self) -> pl.Schema:
+        """The columns."""
+        return self._held.schema
+
+    def add(self, frame: pl.DataFrame) -> None:
+        """Take rows in."""
+        if not frame.height:
+            return
+        self._pending.append(frame)
+        self._pending_rows += frame.height
+        if len(self._pending) < _MAX_PENDING:
+            return
+        if self._pending_rows * 2 >= self._held.height:
+            self.merged()
+        else:
+            self._pending = [self.merge(self._pending)]
+            self._pending_rows = self._pending[0].height
+
+    def merged(self) -> pl.DataFrame:
+        """Everything, merged."""
+        if self._pending:
+            self._replace(self.merge(self.frames()), [])
+        return self._held
+
+    def put(self, held: pl.DataFrame) -> None:
+        """Replace everything by rows that are merged already."""
+        self._replace(held, [])
+
+    def take(self, leaves: pl.Expr) -> pl.DataFrame:
+        """Take out the rows for which ``leaves`` is true, merged."""
+        taken = self.merge([frame.filter(leaves) for frame in self.frames()])
+        self.drop(leaves)
+        return taken
+
+    def drop(self, leaves: pl.Expr) -> None:
+        """Drop the rows for which ``leaves`` is true. What stays is not touched further."""
+        kept = [rest for frame in self._pending if (rest := frame.filter(~leaves)).height]
+        self._replace(self._held.filter(~leaves), kept)
+
+    def frames(self) -> list[pl.DataFrame]:
+        """Everything, as it stands."""
+        return [self._held, *self._pending]
+
+    def merge(self, frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
+        """Frames of these columns, merged."""
+        engine: Literal["streaming", "in-memory"]
+        engine = "streaming" if sum(frame.height for frame in frames) > _MANY_ROWS else "in-memory"
+        return self._merge(pl.concat(frames).lazy()).collect(engine=engine)
+
+    def _replace(self, held: pl.DataFrame, pending: list[pl.DataFrame]) -> None:
+        self._held = held
+        self._pending = pending
+        self._pending_rows = sum(frame.height for frame in pending)
+
+
+def fitting(state: OperatorState, frame: str, schema: pl.Schema, version: int, where: str) -> pl.DataFrame:
+    """A frame of a restored state, checked.
+
+    Args:
+        state: The state.
+        frame: The frame's name in it.
+        schema: The columns that it must have, in any order.
+        version: The version of the layout that is read.
+        where: Names the operator in error messages.
+
+    Raises:
+        GraphChangedError: The state has another version or other columns.
+    """
+    if state.version != version:
+        raise GraphChangedError(
+            f"{where}: its state has version {state.version}, this release reads version {version}",
+            hint="resume with the release that made the checkpoint, or a newer one",
+        )
+    found = state.frames[frame]
+    if dict(found.schema) != dict(schema):
+        raise GraphChangedError(
+            f"{where}: its state does not fit the job",
+            detail=_difference(found.schema, schema),
+            hint=f"undo the change, or give the {where.partition(' ')[0]} a new id to begin it with empty state",
+        )
+    return found.select(schema.names())
+
+
+def _difference(old: pl.Schema, new: pl.Schema) -> str:
+    """What differs between two layouts of the state, in words."""
+    gone = [f"{name} ({dtype}) is no longer there" for name, dtype in old.items() if name not in new]
+    added = [f"{name} ({dtype}) is new" for name, dtype in new.items() if name not in old]
+    changed = [f"{name} was {old[name]}, is {new[name]}" for name in new if name in old and old[name] != new[name]]
+    return "; ".join([*gone, *added, *changed])

@@ -1,0 +1,153 @@
+"""Session windows at work: stretches of rows in, finished sessions out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import polars as pl
+
+from headrace.kernel.protocols import MAIN, Emission, OperatorState
+from operators import partials
+from operators.errors import computing
+from operators.merged import Merged, fitting
+from operators.windowed import WINDOW_START
+
+LAST: Final = "_last"
+"""Event time of a stretch's last row, microseconds; its first one's is ``window_start``."""
+
+VERSION: Final = 1
+_FRAME: Final = "sessions"
+_SESSION: Final = "_session"
+_first: Final = pl.col(WINDOW_START).to_physical()
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLayout:
+    """What an instance needs to know of its operator.
+
+    Attributes:
+        where: Names the operator in error messages.
+        by: Key columns.
+        gap: Stretches of one key that are at least this far apart are two sessions, microseconds.
+        lateness: How much later than the watermark sessions close, microseconds.
+        finish: Rows of the main port, computed of merged partials.
+    """
+
+    where: str
+    by: Sequence[str]
+    gap: int
+    lateness: int
+    finish: Callable[[pl.LazyFrame], pl.LazyFrame]
+
+
+class SessionInstance:
+    """Implements :class:`headrace.kernel.protocols.OperatorInstance`.
+
+    Args:
+        layout: The operator's definition.
+        schema: Types of the partials.
+        state: Where to resume.
+
+    Raises:
+        GraphChangedError: The state was made by another definition, over other types, or by a newer release.
+    """
+
+    def __init__(self, layout: SessionLayout, schema: pl.Schema, state: OperatorState | None) -> None:
+        self._layout = layout
+        self._states = [name for name in schema if name not in {*layout.by, WINDOW_START, LAST}]
+        self._held = Merged(schema, self._merge)
+        self._closed: int | None = None
+        self._counts = {"dropped_late": 0, "null_event_time": 0}
+        if state is not None:
+            self._held.put(fitting(state, _FRAME, schema, VERSION, layout.where))
+            self._closed = state.values["closed"]
+            self._counts = {name: int(state.values[name]) for name in self._counts}
+        self._next = self._earliest_end()
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Rows since the job began: ``dropped_late`` and ``null_event_time`` (see :mod:`operators.windowed`)."""
+        return dict(self._counts)
+
+    def process(self, partials: pl.DataFrame) -> Emission:
+        """Take in partials; sessions are only given out by :meth:`advance` and :meth:`drain`."""
+        accepted = self._accept(partials)
+        if accepted.height:
+            self._held.add(accepted)
+            earliest = accepted[LAST].min()
+            if isinstance(earliest, int):
+                end = earliest + self._layout.gap
+                self._next = end if self._next is None else min(self._next, end)
+        return {}
+
+    def advance(self, watermark: int) -> Emission:
+        """Give out the sessions that close with ``watermark``."""
+        closed = watermark - self._layout.lateness
+        self._closed = closed if self._closed is None else max(self._closed, closed)
+        if self._next is None or self._next > self._closed:
+            return {}
+        merged = self._held.merged()
+        over = pl.col(LAST) + self._layout.gap <= self._closed
+        due = merged.filter(over)
+        self._held.put(merged.filter(~over))
+        self._next = self._earliest_end()
+        with computing(self._layout.where):
+            finished = self._layout.finish(due.lazy()).collect()
+        return {MAIN: finished.sort(WINDOW_START, *self._layout.by, nulls_last=False)} if finished.height else {}
+
+    def drain(self) -> Emission:
+        """Give out all sessions. Time up to the last one's end is closed then: nothing is given out for it again."""
+        lasts = [last for frame in self._held.frames() if isinstance(last := frame[LAST].max(), int)]
+        return self.advance(max(lasts) + self._layout.gap + self._layout.lateness) if lasts else {}
+
+    def outgoing_watermark(self, watermark: int) -> int:
+        """Where the earliest open session begins, or one to come: those given out later do not start before it."""
+        reached = watermark - self._layout.lateness
+        reached = reached if self._closed is None else max(self._closed, reached)
+        firsts = [frame[WINDOW_START].to_physical().min() for frame in self._held.frames()]
+        return min([reached, *(first for first in firsts if isinstance(first, int))])
+
+    def rows_held(self) -> int:
+        """Stretches in the state."""
+        return self._held.height
+
+    def snapshot(self) -> OperatorState:
+        """See :class:`headrace.kernel.protocols.OperatorInstance`."""
+        return OperatorState(VERSION, {"closed": self._closed, **self._counts}, {_FRAME: self._held.merged()})
+
+    # ------------------------------------------------------------------------------------------------------ inside
+
+    def _accept(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Leaves out what has no time, and what lies in time that is closed."""
+        if rows[WINDOW_START].null_count():
+            self._count("null_event_time", rows.filter(pl.col(WINDOW_START).is_null()))
+            rows = rows.filter(pl.col(WINDOW_START).is_not_null())
+        if self._closed is not None:
+            gone = _first < self._closed
+            late = rows.filter(gone)
+            if late.height:
+                self._count("dropped_late", late)
+                rows = rows.filter(~gone)
+        return rows
+
+    def _count(self, name: str, frame: pl.DataFrame) -> None:
+        self._counts[name] += int(frame[partials.ROWS].sum())
+
+    def _earliest_end(self) -> int | None:
+        lasts = [last for frame in self._held.frames() if isinstance(last := frame[LAST].min(), int)]
+        return min(lasts) + self._layout.gap if lasts else None
+
+    def _merge(self, rows: pl.LazyFrame) -> pl.LazyFrame:
+        """Stretches of one key that are less than the gap apart become one."""
+        by = list(self._layout.by)
+        ordered = rows.sort([*by, WINDOW_START])
+        reached = pl.col(LAST).cum_max()
+        reached = (reached.over(by) if by else reached).shift(1)
+        apart = (_first - reached >= self._layout.gap).fill_null(value=True)
+        other_key = [pl.col(name).ne_missing(pl.col(name).shift(1)) for name in by]
+        numbered = ordered.with_columns(pl.any_horizontal(apart, *other_key).cum_sum().alias(_SESSION))
+        bounds = [pl.col(WINDOW_START).min(), pl.col(LAST).max()]
+        merged = numbered.group_by(*by, _SESSION).agg(*bounds, *partials.reductions(self._states))
+        return merged.select(*by, WINDOW_START, LAST, *self._states)

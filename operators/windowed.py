@@ -1,0 +1,248 @@
+"""What windows of every kind share: aggregates by key, and lateness as a fact about a row.
+
+* A row is *late* when every window that could hold it was closed at the row's own watermark (``_row_watermark``; null:
+  never). Late rows leave through the port ``late`` as they are.
+* ``allowed_lateness`` closes windows that much later than the watermark passes their end, and rows are late that much
+  later. A window is given out once, when it closes; there is no early or repeated result.
+* Rows without event time belong to no window. They leave through ``late`` too, where that port is evaluated, and are
+  counted as ``null_event_time``.
+* Partials of a window that was given out already can only come after a drain, which closes windows early on request, or
+  after a step in between has lost ``_row_watermark``. Giving such a window out again would make two results of it, so
+  their rows are left out and counted as ``dropped_late``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final
+
+import polars as pl
+
+from headrace.kernel import columns
+from headrace.kernel.durations import format_duration_us
+from headrace.kernel.errors import SpecError
+from headrace.kernel.protocols import LATE, MAIN, Determinism, OperatorInstance, OperatorState
+from operators import event_time as times
+from operators import partials
+from operators.aggregates import Aggregate, Kind, aggregate
+from operators.determinism import weakest
+from operators.errors import column_not_found, planning
+
+WINDOW_START: Final = "window_start"
+WINDOW_END: Final = "window_end"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Placement:
+    """Where rows belong, as expressions over the rows of one schema.
+
+    Attributes:
+        late: Whether a row is late; None: it cannot be.
+        keys: What partials are grouped by besides the ``by`` columns; null where a row has no event time.
+        build: Further columns of the partials.
+        carried: Which of the keys partials carry on; None: all.
+    """
+
+    late: pl.Expr | None
+    keys: Mapping[str, pl.Expr]
+    build: partials.Build = field(default_factory=partials.Build)
+    carried: Sequence[str] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Plan:
+    """Expressions over the rows of one schema.
+
+    Attributes:
+        late: Whether a row is late; needs the column ``_row_watermark``.
+        timeless: Whether a row has no event time.
+        rows: Keys and what aggregates need of each row.
+        keys: The names of all keys.
+        state: The state columns, reduced of ``rows`` by group.
+        drop: Keys that partials do not carry on.
+    """
+
+    late: pl.Expr | None
+    timeless: pl.Expr
+    rows: Sequence[pl.Expr]
+    keys: Sequence[str]
+    state: Sequence[pl.Expr]
+    drop: Sequence[str]
+
+
+class WindowOperator(ABC):
+    """Aggregates rows by window and key; implements :class:`headrace.kernel.protocols.StatefulOperator`.
+
+    Output: the ``by`` columns, ``window_start``, ``window_end`` (Datetime in microseconds, in the zone of the event
+    time column; naive when that is naive or a date), then the aggregates. Rows that are given out together are sorted
+    by ``window_start``, ``window_end`` and the ``by`` columns, nulls first.
+
+    Subclasses are frozen dataclasses with these fields.
+    """
+
+    __slots__ = ()
+
+    id: str
+    event_time: str
+    aggregates: Mapping[str, str | Aggregate]
+    by: Sequence[str]
+    allowed_lateness_us: int
+    _wanted: Mapping[str, Aggregate]
+    _plans: dict[tuple[Any, ...], _Plan]
+
+    kind: ClassVar[str]
+    """The kind in words, e.g. ``tumbling window``."""
+
+    @abstractmethod
+    def placement(self, time: pl.Expr, mark: pl.Expr | None, time_type: pl.DataType) -> Placement:
+        """Where rows belong.
+
+        Args:
+            time: Event time in microseconds.
+            mark: The row's watermark less the allowed lateness; null, or None for all rows: not late.
+            time_type: The type that instants are given out in.
+        """
+
+    @abstractmethod
+    def definition(self) -> str:
+        """What windows there are, in words; part of the fingerprint."""
+
+    @abstractmethod
+    def window(self, merged: pl.Schema) -> Sequence[pl.Expr]:
+        """``window_start`` and ``window_end`` of merged partials that are given out."""
+
+    @abstractmethod
+    def open(self, schema: pl.Schema, state: OperatorState | None) -> OperatorInstance:
+        """See :class:`headrace.kernel.protocols.StatefulOperator`."""
+
+    def prepare(self) -> None:
+        """Check the definition and read the aggregates; called once by the constructors.
+
+        Raises:
+            SpecError: Something in it cannot be.
+        """
+        if not self.aggregates:
+            raise SpecError(f"{self.where} has no aggregate", hint='add one, e.g. {rows: "count(*)"}')
+        if self.allowed_lateness_us < 0:
+            raise SpecError(f"{self.where} has a negative allowed lateness", hint="give 0s or more")
+        names = [*self.by, WINDOW_START, WINDOW_END, *self.aggregates]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise SpecError(
+                f"{self.where} gives out {', '.join(map(repr, twice))} twice", hint="rename an aggregate or a key"
+            )
+        wanted = {name: aggregate(text, f"{self.where}, {name!r}") for name, text in self.aggregates.items()}
+        object.__setattr__(self, "_wanted", wanted)
+
+    @property
+    def where(self) -> str:
+        """Names the operator in error messages."""
+        return f"window {self.id!r}"
+
+    @property
+    def determinism(self) -> Determinism:
+        """See :class:`headrace.kernel.protocols.StatefulOperator`."""
+        return weakest(wanted.determinism for wanted in self._wanted.values())
+
+    @property
+    def fingerprint(self) -> str:
+        """What the state depends on, as text that people can compare; types are checked when the state is opened."""
+        state = sorted(set().union(*(partials.needs(wanted, name) for name, wanted in self._wanted.items())))
+        late = f", allowed lateness {format_duration_us(self.allowed_lateness_us)}" if self.allowed_lateness_us else ""
+        return (
+            f"{self.kind} of {self.definition()}{late}, "
+            f"over {self.event_time}, by {', '.join(self.by) or 'nothing'}, state {', '.join(state)}"
+        )
+
+    def describe(self) -> str:
+        """The definition in words, for plans and for telling two definitions apart."""
+        outputs = ", ".join(f"{name} = {wanted.text}" for name, wanted in self._wanted.items())
+        return f"{self.fingerprint}; gives {outputs}"
+
+    @property
+    def ports(self) -> Sequence[str]:
+        """See :class:`headrace.kernel.protocols.StatefulOperator`."""
+        return (MAIN, LATE)
+
+    def partial(self, rows: pl.LazyFrame) -> pl.LazyFrame:
+        """Partials: key columns, columns of the window, state columns. Rows without event time have a null window.
+
+        Raises:
+            SpecError: The rows lack a column (``COLUMN_NOT_FOUND``) or have types that do not fit.
+        """
+        plan = self._plan(rows.collect_schema())
+        if plan.late is not None:
+            rows = rows.filter(plan.late.not_())
+        grouped = rows.select(plan.rows).group_by(plan.keys).agg(plan.state)
+        return grouped.drop(plan.drop) if plan.drop else grouped
+
+    def late(self, rows: pl.LazyFrame) -> pl.LazyFrame:
+        """Late rows and rows without event time, with all their columns.
+
+        Raises:
+            SpecError: The rows lack a column (``COLUMN_NOT_FOUND``) or have types that do not fit.
+        """
+        plan = self._plan(rows.collect_schema())
+        return rows.filter(plan.timeless if plan.late is None else plan.late | plan.timeless)
+
+    def leaves_out(self, partials: pl.DataFrame) -> bool:
+        """See :class:`headrace.kernel.protocols.StatefulOperator`: rows without event time have no window."""
+        return bool(partials[WINDOW_START].has_nulls())
+
+    def output_schema(self, schema: pl.Schema) -> pl.Schema:
+        """See :class:`headrace.kernel.protocols.StatefulOperator`."""
+        return self.finish(pl.LazyFrame(schema=schema)).collect_schema()
+
+    def finish(self, merged: pl.LazyFrame) -> pl.LazyFrame:
+        """Rows of the main port, computed of merged partials."""
+        schema = merged.collect_schema()
+        finals = (partials.final(wanted, name, schema) for name, wanted in self._wanted.items())
+        return merged.select(*self.by, *self.window(schema), *finals)
+
+    def _plan(self, schema: pl.Schema) -> _Plan:
+        """The expressions over rows of a schema; made once for each schema, since a batch may be small."""
+        key = tuple(schema.items())
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = self._plans[key] = self._planned(schema)
+        return plan
+
+    def _planned(self, schema: pl.Schema) -> _Plan:
+        self._check_keys(schema)
+        dtype = schema[self.event_time]
+        time = times.microseconds(self.event_time, dtype, self.where)
+        mark = pl.col(columns.ROW_WATERMARK) if columns.ROW_WATERMARK in schema else None
+        if mark is not None and self.allowed_lateness_us:
+            mark = mark - self.allowed_lateness_us
+        place = self.placement(time, mark, pl.Datetime("us", times.time_zone(dtype)))
+        build = place.build | self._build(schema)
+        keys = {name: partials.one_zero(pl.col(name), schema[name]) for name in self.by}
+        return _Plan(
+            late=None if place.late is None else place.late.fill_null(value=False),
+            timeless=time.is_null(),
+            rows=[expr.alias(name) for name, expr in {**keys, **place.keys, **build.rows}.items()],
+            keys=[*self.by, *place.keys],
+            state=[expr.alias(name) for name, expr in build.state.items()],
+            drop=[] if place.carried is None else [name for name in place.keys if name not in place.carried],
+        )
+
+    def _check_keys(self, schema: pl.Schema) -> None:
+        for name in (self.event_time, *self.by):
+            if name not in schema:
+                raise column_not_found(name, schema.names(), self.where)
+        for name in self.by:
+            if schema[name].is_nested() or isinstance(schema[name], pl.Object):
+                raise SpecError(
+                    f"{self.where}: key {name!r} has type {schema[name]}", hint="take scalars of it as keys"
+                )
+
+    def _build(self, schema: pl.Schema) -> partials.Build:
+        arguments = {name: wanted.argument.expr for name, wanted in self._wanted.items() if wanted.argument}
+        with planning(self.where, schema.names()):
+            types = pl.LazyFrame(schema=schema).select(**arguments).collect_schema()
+        build = partials.build(Aggregate(Kind.COUNT), "", None, self.where)
+        for name, wanted in self._wanted.items():
+            build |= partials.build(wanted, name, types.get(name), self.where)
+        return build
