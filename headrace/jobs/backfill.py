@@ -19,7 +19,8 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 from headrace.jobs.graph import JobGraph, SinkNode, StepNode, build_graph
 from headrace.jobs.names import JobName, TableName, suggest
 from headrace.jobs.parse import parse_job
-from headrace.jobs.spec import IcebergSink, JobSpec, LookupStep, TableHistory, WindowStep
+from headrace.jobs.spec import IcebergSink, JobSpec, TableHistory
+from headrace.jobs.spec_steps import LookupStep, WindowStep
 from headrace.kernel.durations import format_duration_us
 from headrace.kernel.errors import SpecError
 from headrace.kernel.protocols import MAIN, Json
@@ -78,13 +79,13 @@ class Derived:
         spec: The job: one source with history only, one Iceberg sink.
         source: The name of that source.
         event_time: Its event-time column, or None.
-        windows: Sizes (microseconds) of the windows on the way, by step id.
+        windows: Microseconds at whose multiples the windows on the way can be cut, by step id; None: nowhere.
     """
 
     spec: JobSpec
     source: str
     event_time: str | None
-    windows: Mapping[str, int]
+    windows: Mapping[str, int | None]
 
 
 def derive(spec: JobSpec, request: BackfillRequest) -> Derived:
@@ -111,7 +112,7 @@ def derive(spec: JobSpec, request: BackfillRequest) -> Derived:
     if side is not None:
         raise _problem("sink", f"sink {sink.id!r} takes {side}, which a history leaves empty", hint="name another sink")
     derived = parse_job(_derived_json(spec, request, name, sink, steps))
-    windows = {node.id: node.step.window.tumbling for node in steps if isinstance(node.step, WindowStep)}
+    windows = {node.id: node.step.window.period for node in steps if isinstance(node.step, WindowStep)}
     return Derived(derived, name, source.event_time.column if source.event_time else None, windows)
 
 
@@ -312,7 +313,9 @@ def warnings(derived: Derived, request: BackfillRequest) -> Iterator[str]:
     """What the user should know before it runs."""
     for name, size in derived.windows.items():
         for word, bound in (("from", request.from_us), ("to", request.to_us)):
-            if bound is not None and bound % size:
+            if bound is not None and size is None:
+                yield f"{word} cuts windows of {name!r} that lie across it: those hold only part of their rows"
+            elif bound is not None and size is not None and bound % size:
                 yield (
                     f"{word} is not a multiple of the {format_duration_us(size)} of window {name!r}: "
                     "the window it cuts holds only part of its rows"

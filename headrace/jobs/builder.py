@@ -139,16 +139,33 @@ class Job:
 
     def window(
         self,
-        tumbling: DurationLike,
+        tumbling: DurationLike | None = None,
         *,
         aggregate: Mapping[str, str | Aggregate],
+        hopping: DurationLike | None = None,
+        cumulating: DurationLike | None = None,
+        every: DurationLike | None = None,
+        session: DurationLike | None = None,
         by: str | Sequence[str] | None = None,
         offset: DurationLike | None = None,
+        time_zone: str | None = None,
+        allowed_lateness: DurationLike | None = None,
         id: str | None = None,
         from_: str | None = None,
     ) -> Job:
-        """Aggregate by key over tumbling windows of event time."""
-        wanted = _given(tumbling=tumbling, offset=offset, by=by, aggregate=dict(aggregate))
+        """Aggregate by key over windows of event time: one of tumbling, hopping, cumulating and session."""
+        wanted = _given(
+            tumbling=tumbling,
+            hopping=hopping,
+            cumulating=cumulating,
+            every=every,
+            session=session,
+            offset=offset,
+            time_zone=time_zone,
+            allowed_lateness=allowed_lateness,
+            by=by,
+            aggregate=dict(aggregate),
+        )
         return self._step({"window": wanted}, id, from_)
 
     def sink_iceberg(

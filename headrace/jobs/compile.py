@@ -20,18 +20,8 @@ from headrace.jobs.config import Config
 from headrace.jobs.graph import JobGraph, StepNode, build_graph, gives_changes
 from headrace.jobs.graph import SinkNode as SpecSink
 from headrace.jobs.names import suggest
-from headrace.jobs.spec import (
-    AggregateStep,
-    ChangelogSpec,
-    IcebergSink,
-    JobSpec,
-    KafkaSink,
-    LookupStep,
-    SelectStep,
-    TableHistory,
-    WindowStep,
-    WithColumnsStep,
-)
+from headrace.jobs.spec import ChangelogSpec, IcebergSink, JobSpec, KafkaSink, TableHistory
+from headrace.jobs.spec_steps import LookupStep, SelectStep, StatefulStep, WindowStep, WithColumnsStep
 from headrace.kernel import columns
 from headrace.kernel.errors import InternalError, SpecError
 from headrace.kernel.protocols import ERRORS, LATE, MAIN, Json, LookupTable, StatefulOperator, Transform
@@ -39,6 +29,7 @@ from headrace.runtime.graph import Graph, Node, SinkNode, SourceNode, StatefulNo
 from headrace.runtime.job import CheckpointPolicy
 from operators.changelog import ChangelogNormalize
 from operators.segment import output_schema, window_schema
+from operators.windowed import WINDOW_START
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,13 +147,13 @@ class CompiledJob:
         alone = all(other.sink.iceberg.table != table for other in others if isinstance(other.sink, IcebergSink))
         return alone and all(_keeps_rows(node) for node in self._steps_above(sink.input))
 
-    def _behind_state(self, ref: Stream) -> bool:
-        return any(isinstance(node.step, WindowStep) for node in self._steps_above(ref))
-
     def _event_time(self, node: StepNode) -> str | None:
         """The event-time column of the rows that a step reads."""
-        if self._behind_state(node.input):
-            return "window_start"
+        by_id, ref = {above.id: above for above in self.nodes.steps}, node.input
+        while ref.node in by_id:
+            if isinstance(by_id[ref.node].step, WindowStep) and ref.port == MAIN:
+                return WINDOW_START
+            ref = by_id[ref.node].input
         source = self.nodes.sources[self.nodes.source_of(node.input)]
         return source.event_time.column if source.event_time else None
 
@@ -238,6 +229,6 @@ def _located(spec: JobSpec, node: StepNode) -> Iterator[None]:
 
 
 def _node(node: StepNode, rows: Stream, built: Transform | StatefulOperator) -> TransformNode | StatefulNode:
-    if isinstance(node.step, WindowStep | AggregateStep):
+    if isinstance(node.step, StatefulStep):
         return StatefulNode(node.id, rows, built)  # type: ignore[arg-type] # build_step's contract
     return TransformNode(node.id, rows, built)  # type: ignore[arg-type] # build_step's contract

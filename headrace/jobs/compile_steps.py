@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import polars as pl
 
 from catalog.catalogs import Catalogs
 from headrace.jobs.config import Config
 from headrace.jobs.graph import StepNode
-from headrace.jobs.spec import (
+from headrace.jobs.spec import IcebergTable, ParquetTable
+from headrace.jobs.spec_steps import (
     AggregateStep,
+    CumulatingSpec,
     FilterStep,
-    IcebergTable,
+    HoppingSpec,
     LookupStep,
-    ParquetTable,
     SelectStep,
+    SessionSpec,
+    WindowStep,
     WithColumnsStep,
 )
 from headrace.kernel.errors import InternalError
@@ -23,8 +27,9 @@ from headrace.kernel.protocols import LookupTable, StatefulOperator, Transform
 from hybrid_source.lookup import IcebergLookup, ParquetLookup
 from operators.keyed_aggregate import KeyedAggregate
 from operators.lookup import LookupJoin
+from operators.session import SessionWindow
 from operators.stateless import Filter, Select, WithColumns
-from operators.window import TumblingWindow
+from operators.window import CumulatingWindow, HoppingWindow, TumblingWindow
 
 
 def build_step(
@@ -59,16 +64,25 @@ def build_step(
     if isinstance(step, AggregateStep):
         return KeyedAggregate(node.id, step.aggregate.aggregate, step.aggregate.by)
     if event_time is None:
-        raise InternalError(f"window {node.id!r} without event time passed the spec's checks")
-    window = step.window
-    return TumblingWindow(
-        node.id,
-        event_time=event_time,
-        size_us=window.tumbling,
-        offset_us=window.offset,
-        by=window.by,
-        aggregates=window.aggregate,
-    )
+        raise InternalError(f"step {node.id!r} without event time passed the spec's checks")
+    return _window(node.id, step, event_time)
+
+
+def _window(node_id: str, step: WindowStep, event_time: str) -> StatefulOperator:
+    spec = step.window
+    shared: dict[str, Any] = {
+        "aggregates": spec.aggregate,
+        "by": spec.by,
+        "allowed_lateness_us": spec.allowed_lateness,
+    }
+    if isinstance(spec, SessionSpec):
+        return SessionWindow(node_id, event_time, spec.session, **shared)
+    shared |= {"offset_us": spec.offset, "time_zone": spec.time_zone}
+    if isinstance(spec, HoppingSpec):
+        return HoppingWindow(node_id, event_time, spec.hopping, spec.every, **shared)
+    if isinstance(spec, CumulatingSpec):
+        return CumulatingWindow(node_id, event_time, spec.cumulating, spec.every, **shared)
+    return TumblingWindow(node_id, event_time, spec.tumbling, **shared)
 
 
 def build_lookup_table(table: IcebergTable | ParquetTable, config: Config, catalogs: Catalogs) -> LookupTable:

@@ -4,39 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import polars as pl
 
 from headrace.jobs.column_types import parse_schema
 from headrace.jobs.names import suggest
-from headrace.jobs.spec import (
-    AggregateStep,
-    AnySink,
-    AnyStep,
-    ChangelogSpec,
-    FilterStep,
-    IcebergSink,
-    JobSpec,
-    LookupStep,
-    SelectStep,
-    SourceSpec,
-    WindowStep,
-    WithColumnsStep,
-)
+from headrace.jobs.spec import AnySink, ChangelogSpec, IcebergSink, JobSpec, SourceSpec
+from headrace.jobs.spec_steps import AggregateStep, AnyStep, LookupStep, TimedStep, step_kind
 from headrace.jobs.table_tail import check_table_tail
 from headrace.kernel.errors import SpecError
 from headrace.kernel.protocols import ERRORS, LATE, MAIN
 from headrace.runtime.graph import Stream
-
-_STEP_KINDS: Final[Mapping[type[AnyStep], str]] = {
-    FilterStep: "filter",
-    WithColumnsStep: "with_columns",
-    SelectStep: "select",
-    LookupStep: "lookup",
-    WindowStep: "window",
-    AggregateStep: "aggregate",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +205,7 @@ def _step_ids(spec: JobSpec) -> Iterator[str]:
         if step.id:
             yield step.id
             continue
-        kind = _STEP_KINDS[type(step)]
+        kind = step_kind(step)
         candidate, number = kind, 1
         while candidate in taken:
             number += 1
@@ -242,19 +220,23 @@ def _resolve_steps(spec: JobSpec) -> list[StepNode]:
     nodes: list[StepNode] = []
     for index, (node_id, step) in enumerate(zip(ids, spec.steps, strict=True)):
         path = ("steps", index)
-        kind = _STEP_KINDS[type(step)]
+        kind = step_kind(step)
         if step.from_ is None:
             source = _resolve_default(spec, nodes, path, f"step {node_id!r}")
         else:
             source = _resolve_ref(spec, step.from_, ports, path, later=ids[index:])
         nodes.append(StepNode(node_id, kind, step, source, path))
-        ports[node_id] = (MAIN, LATE) if kind == "window" else (MAIN,)
+        ports[node_id] = _ports(step)
     return nodes
+
+
+def _ports(step: AnyStep) -> tuple[str, ...]:
+    return (MAIN, LATE) if isinstance(step, TimedStep) else (MAIN,)
 
 
 def _resolve_sinks(spec: JobSpec, steps: Sequence[StepNode]) -> list[SinkNode]:
     ports: dict[str, tuple[str, ...]] = dict.fromkeys(spec.sources, (MAIN, ERRORS))
-    ports |= {node.id: (MAIN, LATE) if node.kind == "window" else (MAIN,) for node in steps}
+    ports |= {node.id: _ports(node.step) for node in steps}
     nodes: list[SinkNode] = []
     for index, sink in enumerate(spec.sinks):
         path = ("sinks", index)
@@ -306,12 +288,12 @@ def _check_step(spec: JobSpec, graph: JobGraph, node: StepNode) -> None:
         table = node.step.lookup.table
         hint = suggest(table, spec.tables) or "declare it under tables"
         raise spec.problem(*node.path, "lookup", "table", message=f"there is no table named {table!r}", hint=hint)
-    if isinstance(node.step, WindowStep):
+    if isinstance(node.step, TimedStep):
         if graph.is_changelog(node.input):
             raise spec.problem(
                 *node.path,
-                "window",
-                message=f"window {node.id!r} reads a changelog, whose rows may be taken back after it has closed",
+                node.kind,
+                message=f"{node.kind} {node.id!r} reads a changelog, whose rows may be taken back after it has closed",
                 hint="use a step aggregate, which follows its input",
                 code="CHANGELOG_UNSUPPORTED",
             )
@@ -319,8 +301,8 @@ def _check_step(spec: JobSpec, graph: JobGraph, node: StepNode) -> None:
         if graph.sources[source].event_time is None:
             raise spec.problem(
                 *node.path,
-                "window",
-                message=f"window {node.id!r} needs an event time, and source {source!r} has none",
+                node.kind,
+                message=f"{node.kind} {node.id!r} needs an event time, and source {source!r} has none",
                 hint=f"add event_time: {{column: ...}} to sources.{source}",
             )
 

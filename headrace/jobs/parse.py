@@ -11,8 +11,9 @@ from pydantic_core import ErrorDetails
 
 from headrace.jobs.graph import build_graph
 from headrace.jobs.names import PATTERN_HELP, suggest
-from headrace.jobs.spec import STEP_KINDS, JobSpec
+from headrace.jobs.spec import JobSpec
 from headrace.jobs.spec_base import TAG_MARK, Path, path_text
+from headrace.jobs.spec_steps import STEP_KINDS
 from headrace.kernel.errors import SpecError
 
 _FOLLOWS: Final = "default_factory_not_called"

@@ -7,14 +7,14 @@ shapes; what spans nodes (references, event time, boundaries) is checked by :mod
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import AwareDatetime, Discriminator, Field, PrivateAttr, Tag
+from pydantic import AwareDatetime, Field, PrivateAttr, Tag
 
 from headrace.jobs.names import JobName, NodeName, TableName, TopicName
 from headrace.jobs.spec_base import Path, SpecModel, by_key, path_text
+from headrace.jobs.spec_steps import Node, Step
 from headrace.jobs.values import (
-    AggregateExpression,
     AnyNumber,
     ColumnType,
     Duration,
@@ -231,113 +231,6 @@ class ParquetTable(SpecModel):
 StaticTable = Annotated[
     Annotated[IcebergTable, Tag("@table")] | Annotated[ParquetTable, Tag("@parquet")], by_key("table", "parquet")
 ]
-
-# ----------------------------------------------------------------------------------------------------------- steps
-
-
-STEP_KINDS: Final = ("filter", "with_columns", "select", "lookup", "window", "aggregate")
-"""The keys that make a step."""
-
-
-class Node(SpecModel):
-    """What steps and sinks share."""
-
-    id: NodeName | None = Field(default=None, description="Stable id; state is bound to it.")
-    from_: str | None = Field(
-        default=None, alias="from", description="NODE or NODE.PORT; the step before if not given."
-    )
-
-
-class FilterStep(Node):
-    """Keeps the rows for which the expression is true."""
-
-    filter: Expression
-
-
-class WithColumnsStep(Node):
-    """Adds or replaces columns."""
-
-    with_columns: dict[str, Expression] = Field(min_length=1)
-
-
-SelectList = Annotated[tuple[str, ...], Field(min_length=1)]
-SelectMap = Annotated[dict[str, Expression], Field(min_length=1)]
-
-
-def _list_or_map(value: Any) -> str | None:
-    if isinstance(value, dict):
-        return "@map"
-    return "@list" if isinstance(value, list | tuple) else None
-
-
-class SelectStep(Node):
-    """Keeps columns (a list), or computes exactly these (a mapping)."""
-
-    select: Annotated[
-        Annotated[SelectList, Tag("@list")] | Annotated[SelectMap, Tag("@map")],
-        Discriminator(
-            _list_or_map,
-            custom_error_type="message",
-            custom_error_message="select takes a list of columns, or a mapping of names to expressions",
-        ),
-    ]
-
-
-class LookupSpec(SpecModel):
-    """A join with a static table."""
-
-    table: str
-    on: OneOrMany = Field(description="Columns that are equal on both sides.")
-    columns: tuple[str, ...] | None = Field(default=None, min_length=1, description="Columns to add; all if not given.")
-    how: Literal["left", "inner", "semi", "anti"] = "left"
-    prefix: str = Field(default="", description="Put before the names of added columns.")
-    many: bool = Field(default=False, description="Allow several rows of the table for one key.")
-
-
-class LookupStep(Node):
-    """Adds columns of a static table."""
-
-    lookup: LookupSpec
-
-
-class WindowSpec(SpecModel):
-    """Tumbling windows over event time."""
-
-    tumbling: PositiveDuration
-    offset: Duration = lasting("0s", description="Where windows begin, after midnight UTC of 1970-01-01.")
-    by: AnyNumber = Field(default=(), description="Columns of the key.")
-    aggregate: dict[str, AggregateExpression] = Field(min_length=1, description="Output column to SQL aggregate.")
-
-
-class WindowStep(Node):
-    """Aggregates rows by key and window; late rows leave through the port ``late``."""
-
-    window: WindowSpec
-
-
-class RunningAggregateSpec(SpecModel):
-    """Running aggregates: the result of each key so far, as a changelog."""
-
-    by: AnyNumber = Field(default=(), description="Columns of the key; none: one result over all rows.")
-    aggregate: dict[str, AggregateExpression] = Field(min_length=1, description="Output column to SQL aggregate.")
-
-
-class AggregateStep(Node):
-    """Aggregates rows by key without windows; gives out a changelog (rows with ``_weight``)."""
-
-    aggregate: RunningAggregateSpec
-
-
-Step = Annotated[
-    Annotated[FilterStep, Tag("@filter")]
-    | Annotated[WithColumnsStep, Tag("@with_columns")]
-    | Annotated[SelectStep, Tag("@select")]
-    | Annotated[LookupStep, Tag("@lookup")]
-    | Annotated[WindowStep, Tag("@window")]
-    | Annotated[AggregateStep, Tag("@aggregate")],
-    by_key(*STEP_KINDS),
-]
-AnyStep: TypeAlias = FilterStep | WithColumnsStep | SelectStep | LookupStep | WindowStep | AggregateStep
 
 # ----------------------------------------------------------------------------------------------------------- sinks
 

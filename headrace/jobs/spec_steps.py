@@ -1,0 +1,192 @@
+"""The steps of a job spec: what stands between sources and sinks (docs/job-spec.md, "Steps")."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal, TypeAlias
+
+from pydantic import Discriminator, Field, Tag
+
+from headrace.jobs.names import NodeName
+from headrace.jobs.spec_base import SpecModel, by_key
+from headrace.jobs.values import (
+    AggregateExpression,
+    AnyNumber,
+    Duration,
+    Expression,
+    OneOrMany,
+    PositiveDuration,
+    lasting,
+)
+
+STEP_KINDS: Final = ("filter", "with_columns", "select", "lookup", "window", "aggregate")
+"""The keys that make a step."""
+
+
+class Node(SpecModel):
+    """What steps and sinks share."""
+
+    id: NodeName | None = Field(default=None, description="Stable id; state is bound to it.")
+    from_: str | None = Field(
+        default=None, alias="from", description="NODE or NODE.PORT; the step before if not given."
+    )
+
+
+class FilterStep(Node):
+    """Keeps the rows for which the expression is true."""
+
+    filter: Expression
+
+
+class WithColumnsStep(Node):
+    """Adds or replaces columns."""
+
+    with_columns: dict[str, Expression] = Field(min_length=1)
+
+
+SelectList = Annotated[tuple[str, ...], Field(min_length=1)]
+SelectMap = Annotated[dict[str, Expression], Field(min_length=1)]
+
+
+def _list_or_map(value: Any) -> str | None:
+    if isinstance(value, dict):
+        return "@map"
+    return "@list" if isinstance(value, list | tuple) else None
+
+
+class SelectStep(Node):
+    """Keeps columns (a list), or computes exactly these (a mapping)."""
+
+    select: Annotated[
+        Annotated[SelectList, Tag("@list")] | Annotated[SelectMap, Tag("@map")],
+        Discriminator(
+            _list_or_map,
+            custom_error_type="message",
+            custom_error_message="select takes a list of columns, or a mapping of names to expressions",
+        ),
+    ]
+
+
+class LookupSpec(SpecModel):
+    """A join with a static table."""
+
+    table: str
+    on: OneOrMany = Field(description="Columns that are equal on both sides.")
+    columns: tuple[str, ...] | None = Field(default=None, min_length=1, description="Columns to add; all if not given.")
+    how: Literal["left", "inner", "semi", "anti"] = "left"
+    prefix: str = Field(default="", description="Put before the names of added columns.")
+    many: bool = Field(default=False, description="Allow several rows of the table for one key.")
+
+
+class LookupStep(Node):
+    """Adds columns of a static table."""
+
+    lookup: LookupSpec
+
+
+class WindowBase(SpecModel):
+    """What windows of every kind share."""
+
+    by: AnyNumber = Field(default=(), description="Columns of the key.")
+    aggregate: dict[str, AggregateExpression] = Field(min_length=1, description="Output column to SQL aggregate.")
+    allowed_lateness: Duration = lasting(
+        "0s", description="Windows close, and rows are late, this much after the watermark has passed."
+    )
+
+    @property
+    def period(self) -> int | None:
+        """Microseconds at whose multiples rows can be cut without cutting a window; None: nowhere."""
+        return None
+
+
+class FixedWindowBase(WindowBase):
+    """What windows that stand on a clock share."""
+
+    offset: Duration = lasting("0s", description="Where windows begin, after midnight of 1970-01-01.")
+    time_zone: str | None = Field(
+        default=None, min_length=1, description="Whose days windows are, e.g. Europe/Paris; UTC if not given."
+    )
+
+
+class TumblingSpec(FixedWindowBase):
+    """Windows side by side."""
+
+    tumbling: PositiveDuration = Field(description="The length of a window.")
+
+    @property
+    def period(self) -> int | None:
+        """See :class:`WindowBase`."""
+        return None if self.time_zone else self.tumbling
+
+
+class HoppingSpec(FixedWindowBase):
+    """Windows of one length that overlap."""
+
+    hopping: PositiveDuration = Field(description="The length of a window.")
+    every: PositiveDuration = Field(description="How far apart windows begin, at most their length.")
+
+
+class CumulatingSpec(FixedWindowBase):
+    """Windows that begin together and are longer and longer."""
+
+    cumulating: PositiveDuration = Field(description="The length of the longest window; the next ones begin then.")
+    every: PositiveDuration = Field(description="By how much each window is longer than the one before it.")
+
+    @property
+    def period(self) -> int | None:
+        """See :class:`WindowBase`."""
+        return None if self.time_zone else self.cumulating
+
+
+class SessionSpec(WindowBase):
+    """Windows of rows that follow each other closely."""
+
+    session: PositiveDuration = Field(description="The gap: rows of a key at least this far apart are in two sessions.")
+
+
+WINDOW_KINDS: Final = ("tumbling", "hopping", "cumulating", "session")
+WindowSpec = Annotated[
+    Annotated[TumblingSpec, Tag("@tumbling")]
+    | Annotated[HoppingSpec, Tag("@hopping")]
+    | Annotated[CumulatingSpec, Tag("@cumulating")]
+    | Annotated[SessionSpec, Tag("@session")],
+    by_key(*WINDOW_KINDS),
+]
+
+
+class WindowStep(Node):
+    """Aggregates rows by key and window; late rows leave through the port ``late``."""
+
+    window: WindowSpec
+
+
+class RunningAggregateSpec(SpecModel):
+    """Running aggregates: the result of each key so far, as a changelog."""
+
+    by: AnyNumber = Field(default=(), description="Columns of the key; none: one result over all rows.")
+    aggregate: dict[str, AggregateExpression] = Field(min_length=1, description="Output column to SQL aggregate.")
+
+
+class AggregateStep(Node):
+    """Aggregates rows by key without windows; gives out a changelog (rows with ``_weight``)."""
+
+    aggregate: RunningAggregateSpec
+
+
+Step = Annotated[
+    Annotated[FilterStep, Tag("@filter")]
+    | Annotated[WithColumnsStep, Tag("@with_columns")]
+    | Annotated[SelectStep, Tag("@select")]
+    | Annotated[LookupStep, Tag("@lookup")]
+    | Annotated[WindowStep, Tag("@window")]
+    | Annotated[AggregateStep, Tag("@aggregate")],
+    by_key(*STEP_KINDS),
+]
+AnyStep: TypeAlias = FilterStep | WithColumnsStep | SelectStep | LookupStep | WindowStep | AggregateStep
+TimedStep: TypeAlias = WindowStep
+"""Steps that hold rows until the watermark has passed; late rows leave them through the port ``late``."""
+StatefulStep: TypeAlias = TimedStep | AggregateStep
+
+
+def step_kind(step: AnyStep) -> str:
+    """The key that makes a step, e.g. ``window``."""
+    return next(kind for kind in STEP_KINDS if kind in type(step).model_fields)
