@@ -28,7 +28,7 @@ from hybrid_source.tail_position import TailPosition
 from hybrid_source.tail_rate import RateLimit
 from hybrid_source.tail_reader import KafkaTailReader
 from hybrid_source.tail_rows import RowBuilder, event_times
-from hybrid_source.tail_topics import TopicChoice, TopicList, identities, places
+from hybrid_source.tail_topics import TopicChoice, identities, places
 from hybrid_source.tail_watermark import TailWatermark
 
 PEEK_DEADLINE_S: Final = 10.0
@@ -212,4 +212,4 @@ def _first_times(messages: Sequence[Message], decoder: Decoder, column: str) -> 
     return {records.places[slot]: at for slot, at in firsts}
 
 
-__all__ = ["AtOffsets", "AtTime", "KafkaTail", "OnGap", "Start", "TopicList"]
+__all__ = ["AtOffsets", "AtTime", "KafkaTail", "OnGap", "Start"]

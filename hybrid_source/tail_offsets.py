@@ -24,6 +24,7 @@ GAP_HINT: Final = (
     "or set on_gap: record to go on without these records"
 )
 RECREATED: Final = "TOPIC_RECREATED"
+DELETED: Final = "TOPIC_DELETED"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,13 @@ class LogOffsets:
             found, recorded = (
                 sorted(at.partition for at in known if at.topic == topic) for known in (partitions, position.partitions)
             )
+            if not found:
+                raise IdentityError(
+                    f"topic {topic!r} is no longer there, but a position on it is recorded",
+                    hint="the topic was deleted; start the job under a new uid to go on without it",
+                    code=DELETED,
+                    context={"topic": topic},
+                )
             raise IdentityError(
                 f"topic {topic!r} has no partition {partition}, but a position on it is recorded",
                 detail=f"recorded partitions {recorded}, found {found}",

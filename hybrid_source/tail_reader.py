@@ -239,7 +239,7 @@ class KafkaTailReader:
             for topic in found.values():
                 self._check_identity(topic)
             new = [at for at in places(found) if at not in self._at.partitions]
-            if new:
+            if new or any(name not in found for name in self._found):
                 self._at = self._offsets.checked(self._at, places(found))
         except UnavailableError as error:
             logger.warning("new partitions of %s cannot be looked for now: %s", self._topics, error)

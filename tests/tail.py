@@ -13,7 +13,8 @@ import polars as pl
 from headrace.kafka import KafkaCluster
 from headrace.kernel.protocols import ReadRequest
 from hybrid_source.stages import OpenTail, TailBatch
-from hybrid_source.tail import KafkaTail, TopicList
+from hybrid_source.tail import KafkaTail
+from hybrid_source.tail_topics import TopicChoice, TopicList
 from tests.kafka import KafkaHelper
 
 SCHEMA = pl.Schema({"v": pl.Int64(), "t": pl.Datetime("us", "UTC"), "s": pl.String()})
@@ -42,15 +43,20 @@ class Read:
         return self.rows[name].to_list()
 
     @property
+    def position(self) -> dict[str, dict[str, Any]]:
+        """The states of the last position, by topic and partition."""
+        return self.batches[-1].position["topics"]
+
+    @property
     def nexts(self) -> dict[str, int]:
         """Next offset by partition, of the only topic."""
         (partitions,) = self.batches[-1].position["topics"].values()
         return {key: state["next"] for key, state in partitions.items()}
 
 
-def tail_of(kafka: KafkaHelper, topic: str, **options: Any) -> KafkaTail:
+def tail_of(kafka: KafkaHelper, topic: str | TopicChoice, **options: Any) -> KafkaTail:
     cluster = KafkaCluster("test", {"bootstrap.servers": kafka.bootstrap})
-    return KafkaTail(cluster, TopicList((topic,)), SCHEMA, **options)
+    return KafkaTail(cluster, TopicList((topic,)) if isinstance(topic, str) else topic, SCHEMA, **options)
 
 
 def read_until(reader: OpenTail, enough: Callable[[Read], bool], timeout: float = 0.2) -> Read:

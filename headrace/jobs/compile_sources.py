@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 import polars as pl
@@ -39,8 +39,9 @@ from hybrid_source.iceberg_history import open_iceberg
 from hybrid_source.parquet_history import open_parquet
 from hybrid_source.splits import SplitTarget
 from hybrid_source.table_source import TableSource
-from hybrid_source.tail import AtOffsets, AtTime, KafkaTail, Start, TopicList
+from hybrid_source.tail import AtOffsets, AtTime, KafkaTail, Start
 from hybrid_source.tail_compaction import UpsertKey
+from hybrid_source.tail_topics import TopicList, TopicPattern
 from operators.errors import planning
 from operators.expressions import row_expression
 from operators.segment import resolved
@@ -205,12 +206,14 @@ def _event_time(spec: JobSpec, name: str, source: SourceSpec, payload: pl.Schema
 
 
 def _rules(source: SourceSpec) -> Sequence[BoundaryRule]:
+    topics = source.topic_tail.topic if source.topic_tail else ()
+    topic = None if len(topics) == 1 else system.TOPIC
     if isinstance(source.boundary, BoundaryOffsets):
-        return (ExplicitOffsets(source.boundary.offsets),)
+        return (ExplicitOffsets(by_topic(source.boundary.offsets, topics)),)
     if isinstance(source.boundary, BoundaryColumns):
         named = source.boundary.columns
-        return (EmptyHistory(), OffsetColumns(named.partition, named.offset, required=True))
-    return (RecordedBoundary(), EmptyHistory(), OffsetColumns())
+        return (EmptyHistory(), OffsetColumns(named.partition, named.offset, topic, required=True))
+    return (RecordedBoundary(), EmptyHistory(), OffsetColumns(topic=topic))
 
 
 def _offset_names(source: SourceSpec) -> OffsetNames:
@@ -222,7 +225,7 @@ def _offset_names(source: SourceSpec) -> OffsetNames:
 def _tail(source: SourceSpec, tail: TailSpec, config: Config, payload: pl.Schema, time: EventTime | None) -> KafkaTail:
     return KafkaTail(
         cluster=KafkaCluster(tail.cluster, {**config.kafka_cluster(tail.cluster), **tail.options}),
-        topics=TopicList((tail.topic,)),
+        topics=TopicPattern(tail.topic_pattern) if tail.topic_pattern else TopicList(tail.topic),
         schema=payload,
         event_time=time,
         start_at=_start(tail),
@@ -244,9 +247,19 @@ def _upserts(source: SourceSpec) -> UpsertKey | None:
 
 def _start(tail: TailSpec) -> Start:
     if isinstance(tail.start, StartAtOffsets):
-        return AtOffsets(
-            {TopicPartition(tail.topic, partition): offset for partition, offset in tail.start.offsets.items()}
-        )
+        return AtOffsets(by_topic(tail.start.offsets, tail.topic))
     if isinstance(tail.start, StartAtTimestamp):
         return AtTime(int(tail.start.timestamp.timestamp() * 1000))
     return tail.start
+
+
+def by_topic(
+    offsets: Mapping[int, int] | Mapping[str, Mapping[int, int]], topics: Sequence[str]
+) -> Mapping[TopicPartition, int]:
+    """Offsets of a spec by topic and partition; those without a topic are of the only one."""
+    out = {}
+    for key, value in offsets.items():
+        named = {str(key): value} if isinstance(value, Mapping) else {topics[0]: {int(key): value}}
+        for topic, found in named.items():
+            out.update({TopicPartition(topic, partition): offset for partition, offset in found.items()})
+    return out

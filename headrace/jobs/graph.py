@@ -9,7 +9,7 @@ import polars as pl
 
 from headrace.jobs.column_types import parse_schema
 from headrace.jobs.names import suggest
-from headrace.jobs.spec import AnySink, ChangelogSpec, IcebergSink, JobSpec, SourceSpec
+from headrace.jobs.spec import AnySink, ChangelogSpec, IcebergSink, JobSpec, SourceSpec, TailSpec
 from headrace.jobs.spec_steps import AggregateStep, AnyStep, LookupStep, TimedStep, step_kind
 from headrace.jobs.table_tail import check_table_tail
 from headrace.kernel.errors import SpecError
@@ -125,6 +125,8 @@ def _check_source(spec: JobSpec, name: str, source: SourceSpec) -> None:
         )
     if isinstance(source.changelog, ChangelogSpec):
         _check_changelog(spec, name, source, source.changelog)
+    if source.topic_tail:
+        _check_topics(spec, name, source, source.topic_tail)
     if tail and tail.row_schema:
         _check_event_column(spec, name, source, tail.row_schema)
 
@@ -158,6 +160,28 @@ def _check_changelog(spec: JobSpec, name: str, source: SourceSpec, wanted: Chang
                 hint=suggest(column, known),
                 code="COLUMN_NOT_FOUND",
             )
+
+
+def _check_topics(spec: JobSpec, name: str, source: SourceSpec, tail: TailSpec) -> None:
+    path = ("sources", name, "tail")
+    if bool(tail.topic) == (tail.topic_pattern is not None):
+        raise spec.problem(*path, message="a tail needs topic or topic_pattern, one of them")
+    twice = next((topic for topic in tail.topic if tail.topic.count(topic) > 1), None)
+    if twice is not None:
+        raise spec.problem(*path, "topic", message=f"topic {twice!r} is named twice")
+    for place, value in (((*path, "start"), tail.start), ((*path[:2], "boundary"), source.boundary)):
+        for key, offsets in getattr(value, "offsets", {}).items():
+            if isinstance(offsets, int) and len(tail.topic) != 1:
+                raise spec.problem(
+                    *place,
+                    "offsets",
+                    message="a source of several topics needs offsets by topic",
+                    hint='write offsets: {TOPIC: {"0": 120}}',
+                )
+            if not isinstance(offsets, int) and tail.topic and key not in tail.topic:
+                raise spec.problem(
+                    *place, "offsets", message=f"the tail does not read topic {key!r}", hint=suggest(key, tail.topic)
+                )
 
 
 def _check_event_column(spec: JobSpec, name: str, source: SourceSpec, columns: Mapping[str, str]) -> None:

@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterable
 from typing import Annotated, Final
 
-from pydantic import StringConstraints
+from annotated_types import Len
+from pydantic import BeforeValidator, StringConstraints, WithJsonSchema
 
 JOB_NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
 NODE_NAME_PATTERN: Final = r"^[A-Za-z0-9_][A-Za-z0-9_-]*$"
@@ -27,6 +28,21 @@ NodeName = Annotated[str, StringConstraints(pattern=NODE_NAME_PATTERN, max_lengt
 TableName = Annotated[str, StringConstraints(pattern=TABLE_NAME_PATTERN)]
 TopicName = Annotated[str, StringConstraints(pattern=TOPIC_PATTERN, max_length=249)]
 """Topic names are limited to 249 characters by Kafka."""
+
+Topics = Annotated[
+    tuple[TopicName, ...],
+    BeforeValidator(lambda value: [value] if isinstance(value, str) else value),
+    Len(min_length=1),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string", "pattern": TOPIC_PATTERN},
+                {"type": "array", "items": {"type": "string", "pattern": TOPIC_PATTERN}, "minItems": 1},
+            ]
+        }
+    ),
+]
+"""One topic, or a list of at least one."""
 
 _NODE_NAME: Final = re.compile(NODE_NAME_PATTERN)
 

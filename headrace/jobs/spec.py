@@ -6,12 +6,14 @@ shapes; what spans nodes (references, event time, boundaries) is checked by :mod
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import AwareDatetime, Field, PrivateAttr, Tag
+from pydantic import AfterValidator, AwareDatetime, Discriminator, Field, PrivateAttr, Tag
+from pydantic_core import PydanticCustomError
 
-from headrace.jobs.names import JobName, NodeName, TableName, TopicName
+from headrace.jobs.names import JobName, NodeName, TableName, TopicName, Topics
 from headrace.jobs.spec_base import Path, SpecModel, by_key, path_text
 from headrace.jobs.spec_steps import Node, Step
 from headrace.jobs.values import (
@@ -60,11 +62,30 @@ History = Annotated[
 Offsets = Annotated[dict[Annotated[int, Field(ge=0)], Annotated[int, Field(ge=0)]], Field(min_length=1)]
 """Next offset (the first one that is read from Kafka) by partition."""
 
+OffsetsByTopic = Annotated[dict[TopicName, Offsets], Field(min_length=1)]
+
+
+def _offsets_kind(value: Any) -> str | None:
+    if not isinstance(value, dict):
+        return None
+    return "@topics" if any(isinstance(inner, dict) for inner in value.values()) else "@partitions"
+
+
+AnyOffsets = Annotated[
+    Annotated[Offsets, Tag("@partitions")] | Annotated[OffsetsByTopic, Tag("@topics")],
+    Discriminator(
+        _offsets_kind,
+        custom_error_type="message",
+        custom_error_message="must be a mapping of partitions to offsets, or of topics to such mappings",
+    ),
+]
+"""Next offset by partition, for several topics by topic and partition."""
+
 
 class StartAtOffsets(SpecModel):
     """The tail starts at these offsets."""
 
-    offsets: Offsets
+    offsets: AnyOffsets
 
 
 class StartAtTimestamp(SpecModel):
@@ -83,10 +104,23 @@ Start = Annotated[
 Option = str | int | float | bool
 
 
-class TailSpec(SpecModel):
-    """The tail: one Kafka topic."""
+def _regular_expression(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise PydanticCustomError(
+            "message", "{message}", {"message": f"{text!r} is no regular expression: {error}"}
+        ) from error
+    return text
 
-    topic: TopicName
+
+class TailSpec(SpecModel):
+    """The tail: Kafka topics."""
+
+    topic: Topics = Field(default=(), description="The topic, or a list of topics.")
+    topic_pattern: Annotated[str, AfterValidator(_regular_expression)] | None = Field(
+        default=None, description="Or a regular expression: all topics whose whole name matches, those of later too."
+    )
     cluster: NodeName = Field(default="default", description="A [kafka.NAME] section of headrace.toml.")
     format: Literal["json"] = "json"
     row_schema: dict[str, ColumnType] | None = Field(
@@ -94,7 +128,7 @@ class TailSpec(SpecModel):
     )
     rate_limit: Annotated[int, Field(ge=1)] | None = Field(default=None, description="Records per second at most.")
     start: Start = Field(default="earliest", description="Where to start without a history.")
-    discovery_interval: PositiveDuration = lasting("1m", description="How often to look for new partitions.")
+    discovery_interval: PositiveDuration = lasting("1m", description="How often to look for new partitions and topics.")
     on_gap: Literal["fail", "record"] = Field(
         default="fail",
         description="When wanted offsets are gone: fail, or go on behind them and record what was lost.",
@@ -121,13 +155,16 @@ class TableTailSpec(SpecModel):
     )
 
 
-Tail = Annotated[Annotated[TailSpec, Tag("@topic")] | Annotated[TableTailSpec, Tag("@table")], by_key("topic", "table")]
+Tail = Annotated[
+    Annotated[TailSpec, Tag("@topic")] | Annotated[TableTailSpec, Tag("@table")],
+    by_key("topic", "topic_pattern", "table", same={"topic_pattern": "topic"}),
+]
 
 
 class BoundaryOffsets(SpecModel):
-    """The boundary is stated: the next offset by partition."""
+    """The boundary is stated: the next offset by partition, for several topics by topic and partition."""
 
-    offsets: Offsets
+    offsets: AnyOffsets
 
 
 class BoundaryColumnNames(SpecModel):

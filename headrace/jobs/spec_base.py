@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Discriminator, model_validator
@@ -31,15 +32,21 @@ class SpecModel(BaseModel):
         return value
 
 
-def by_key(*choices: str, text: str = "") -> Discriminator:
-    """Tells the members of a union apart by the key that only one of them has (or by being text)."""
+def by_key(*choices: str, text: str = "", same: Mapping[str, str] | None = None) -> Discriminator:
+    """Tells the members of a union apart by the key that only one of them has (or by being text).
+
+    Args:
+        choices: The keys.
+        text: The tag of the member that is text.
+        same: Keys that stand for the member of another key.
+    """
 
     def kind(value: Any) -> str | None:
         if isinstance(value, str):
             return TAG_MARK + text if text else None
         for choice in choices:
             if choice in value if isinstance(value, dict) else getattr(value, choice, None) is not None:
-                return TAG_MARK + choice
+                return TAG_MARK + (same or {}).get(choice, choice)
         return None
 
     return Discriminator(

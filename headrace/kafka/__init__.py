@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from headrace.kafka.cluster import KafkaCluster
-from headrace.kafka.errors import is_fencing, kafka_error, map_error, mapped, needs_abort
+from headrace.kafka.errors import TOPIC_NOT_FOUND, is_fencing, kafka_error, map_error, mapped, needs_abort
 from headrace.kafka.metadata import KafkaMetadata, OffsetRange, TopicInfo
 
 __all__ = [
+    "TOPIC_NOT_FOUND",
     "KafkaCluster",
     "KafkaMetadata",
     "OffsetRange",

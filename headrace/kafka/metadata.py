@@ -68,6 +68,13 @@ class KafkaMetadata:
         self._deadline = deadline
         self._client: AdminClient | None = None
 
+    def topics(self) -> list[str]:
+        """Names of all topics that the principal may see, in order."""
+        found = self._call(
+            f"topics of {self._where} cannot be listed", lambda left: self._admin.list_topics(timeout=left).topics
+        )
+        return sorted(found)
+
     def describe(self, topic: str) -> TopicInfo:
         """Identity and partitions of a topic."""
         return self.describe_all([topic])[topic]

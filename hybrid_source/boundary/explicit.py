@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from headrace.kernel.boundary import Boundary, PartitionRange, TopicBoundary
+from headrace.kernel.boundary import Boundary, PartitionRange, TopicBoundary, TopicPartition
 from headrace.kernel.errors import SpecError
 from hybrid_source.boundary.rule import BoundaryContext
 from hybrid_source.stages import Resolution
@@ -16,10 +16,10 @@ class ExplicitOffsets:
     """The next offset (exclusive) of each partition, as the job states them. Taken on trust.
 
     Attributes:
-        offsets: By partition.
+        offsets: By topic and partition.
     """
 
-    offsets: Mapping[int, int]
+    offsets: Mapping[TopicPartition, int]
 
     @property
     def looks_for(self) -> str:
@@ -32,11 +32,12 @@ class ExplicitOffsets:
         Raises:
             SpecError: A negative partition or offset.
         """
-        wrong = {partition: offset for partition, offset in self.offsets.items() if partition < 0 or offset < 0}
+        mine = {at.partition: offset for at, offset in sorted(self.offsets.items()) if at.topic == context.topic}
+        wrong = {partition: offset for partition, offset in mine.items() if partition < 0 or offset < 0}
         if wrong:
             raise SpecError(f"boundary offsets must not be negative: {wrong}")
-        ranges = {partition: PartitionRange(0, offset) for partition, offset in sorted(self.offsets.items())}
-        stated = ", ".join(f"{partition}: {offset}" for partition, offset in sorted(self.offsets.items()))
+        ranges = {partition: PartitionRange(0, offset) for partition, offset in mine.items()}
+        stated = ", ".join(f"{partition}: {offset}" for partition, offset in mine.items())
         return Resolution(
             Boundary({context.topic: TopicBoundary(ranges)}),
             "offsets stated by the job",

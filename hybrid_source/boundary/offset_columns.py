@@ -68,6 +68,8 @@ class OffsetColumns:
         try:
             column(stored, self.partition)
             column(stored, self.offset)
+            if self.topic is not None:
+                column(stored, self.topic)
         except NotFoundError:
             if self.required:
                 raise

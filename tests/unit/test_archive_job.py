@@ -21,7 +21,7 @@ def test_job_keeps_metadata_and_creates_its_table() -> None:
     assert spec.uid == "archive-flights-lake.a.archive"
     assert source.metadata
     assert source.tail is not None
-    assert (source.tail.topic, source.tail.start, source.on_error) == ("flights", "earliest", "fail")
+    assert (source.tail.topic, source.tail.start, source.on_error) == (("flights",), "earliest", "fail")
     assert spec.to_json()["sinks"] == [
         {"id": "archive", "iceberg": {"table": "lake.a.archive", "create": True, "partition_by": ["day(at)"]}}
     ]

@@ -14,7 +14,7 @@ from pyiceberg.types import IntegerType, LongType, NestedField, StringType, Stru
 
 from catalog import boundary_record
 from catalog.boundary_record import merged
-from headrace.kernel.boundary import Boundary, PartitionRange, TopicBoundary
+from headrace.kernel.boundary import Boundary, PartitionRange, TopicBoundary, TopicPartition
 from headrace.kernel.errors import BoundaryError, NotFoundError, SpecError
 from hybrid_source.boundary import (
     BoundaryContext,
@@ -204,11 +204,11 @@ def test_without_any_rule_the_refusal_says_what_was_looked_for_and_what_helps(ca
 
 def test_stated_offsets_are_taken_on_trust(catalog: SqlCatalog) -> None:
     table = catalog.create_table("ns.t", ARCHIVE)
-    found = resolve(table, [ExplicitOffsets({1: 7, 0: 120})])
+    found = resolve(table, [ExplicitOffsets({TopicPartition("t", 1): 7, TopicPartition("t", 0): 120})])
     assert nexts(found) == {0: 120, 1: 7}
     assert "exactly-once if" in found.guarantee
     with pytest.raises(SpecError):
-        resolve(table, [ExplicitOffsets({0: -1})])
+        resolve(table, [ExplicitOffsets({TopicPartition("t", 0): -1})])
 
 
 def test_a_parquet_history_is_scanned(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ class TestYaml:
         text = SPEC.replace("{topic: flights}", "\n      topic: '${TOPIC:-flights}'\n      rate_limit: ${RATE}")
         tail = load_job_text(text, "job.yaml", environ={"RATE": "500"}).sources["flights"].tail
         assert tail is not None
-        assert (tail.topic, tail.rate_limit) == ("flights", 500)
+        assert (tail.topic, tail.rate_limit) == (("flights",), 500)
 
     def test_escaped_reference_stays(self) -> None:
         spec = spec_with("dep_delay is not null", "\"origin <> '$${HOME}'\"")
