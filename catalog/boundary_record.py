@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from catalog.ancestry import Ancestry
 from catalog.errors import mapping
-from headrace.kernel.boundary import FORMAT_VERSION, Boundary, PartitionRange, TopicBoundary
+from catalog.summaries import ForeignChange, foreign_change, integer, newest_note
+from headrace.kernel.boundary import FORMAT_VERSION, Boundary, Incarnation, PartitionRange, TopicBoundary
 from headrace.kernel.errors import BoundaryError
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
     from pyiceberg.table import Table
-    from pyiceberg.table.snapshots import Snapshot
 
 BOUNDARY: Final = "headrace.boundary"
 SNAPSHOT_ID: Final = "headrace.boundary-snapshot-id"
@@ -36,16 +36,6 @@ TAG: Final = "headrace-boundary"
 INLINE_LIMIT: Final = 4096
 
 Where = Literal["snapshot summary", "table property", "table property, ancestors expired"]
-
-
-@dataclass(frozen=True, slots=True)
-class ForeignChange:
-    """A snapshot above the record that changed rows and says nothing of what they cover."""
-
-    snapshot_id: int
-    operation: str
-    added: int
-    deleted: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,25 +76,21 @@ def find_boundary(table: Table, snapshot_id: int | None) -> FoundBoundary | None
         BoundaryError: There is a record, but it cannot be read (``BOUNDARY_UNREADABLE``).
         HeadraceError: The storage failed while a record's file was read.
     """
-    line = Ancestry.of(table.metadata, snapshot_id)
-    foreign: list[ForeignChange] = []
-    for snapshot in line.snapshots:
-        text = _summary(snapshot).get(BOUNDARY)
-        if text is not None:
-            return FoundBoundary(read(table.io, text), snapshot.snapshot_id, "snapshot summary", tuple(foreign))
-        if change := _foreign_change(snapshot):
-            foreign.append(change)
-    return _from_property(table, line, tuple(foreign))
+    noted = newest_note(table, snapshot_id, lambda facts: facts.get(BOUNDARY))
+    if noted is not None:
+        return FoundBoundary(read(table.io, noted.value), noted.snapshot_id, "snapshot summary", noted.foreign_changes)
+    return _from_property(table, Ancestry.of(table.metadata, snapshot_id))
 
 
-def _from_property(table: Table, line: Ancestry, foreign: tuple[ForeignChange, ...]) -> FoundBoundary | None:
+def _from_property(table: Table, line: Ancestry) -> FoundBoundary | None:
     properties = table.metadata.properties
-    text, owner = properties.get(BOUNDARY), _integer(properties.get(SNAPSHOT_ID))
+    text, owner = properties.get(BOUNDARY), integer(properties.get(SNAPSHOT_ID))
     if text is None or owner is None:
         return None
+    foreign = tuple(change for snapshot in line.snapshots if (change := foreign_change(snapshot)))
     if owner in line or line.dangling == owner:
         return FoundBoundary(read(table.io, text), owner, "table property", foreign)
-    if line.may_precede(owner, _integer(properties.get(SEQUENCE_NUMBER))):
+    if line.may_precede(owner, integer(properties.get(SEQUENCE_NUMBER))):
         boundary = read(table.io, text)
         return FoundBoundary(boundary, owner, "table property, ancestors expired", foreign, proven=False)
     return None
@@ -167,24 +153,51 @@ def properties(text: str, snapshot_id: int, sequence_number: int) -> dict[str, s
 def merged(earlier: Boundary | None, ours: Boundary, *, restate: bool = False) -> Boundary:
     """``ours``, with the topics and partitions that only ``earlier`` knows.
 
-    Several jobs may archive into one table, and an append takes away nothing that an earlier one covered. A record of
-    another cluster, or of a topic that was recreated, is not carried on. Ranges of one partition that touch become one,
-    so that a slower second archiver never takes ``next`` back; of two that do not, the later one stands. With
-    ``restate`` somebody says anew what is covered, and the ranges of ``ours`` stand as they are.
+    Several jobs may archive into one table, and an append takes away nothing that an earlier one covered. Ranges of a
+    topic that was recreated, or that is on another cluster now, are not carried on: its former incarnation is listed
+    as ``earlier`` instead. Ranges of one partition that touch become one, so that a slower second archiver never takes
+    ``next`` back; of two that do not, the later one stands. With ``restate`` somebody says anew what is covered, and
+    the ranges of ``ours`` stand as they are.
     """
-    if earlier is None or (earlier.cluster and ours.cluster and earlier.cluster != ours.cluster):
+    if earlier is None:
         return ours
-    topics = dict(earlier.topics)
+    moved = bool(earlier.cluster and ours.cluster and earlier.cluster != ours.cluster)
+    topics = {} if moved else dict(earlier.topics)
     for name, topic in ours.topics.items():
-        before = topics.get(name)
-        same = before is not None and (before.topic_id is None or topic.topic_id in (None, before.topic_id))
-        kept = before.partitions if before is not None and same else {}
-        joined = {number: _joined(kept.get(number), covered) for number, covered in topic.partitions.items()}
+        before = earlier.topics.get(name)
+        if before is None:
+            topics[name] = topic
+            continue
+        if moved or (before.topic_id and topic.topic_id and before.topic_id != topic.topic_id):
+            was = Incarnation(before.topic_id, earlier.cluster)
+            topics[name] = replace(topic, earlier=_distinct(*before.earlier, was, *topic.earlier))
+            continue
+        joined = {
+            number: _joined(before.partitions.get(number), covered) for number, covered in topic.partitions.items()
+        }
         topics[name] = TopicBoundary(
-            {**kept, **(topic.partitions if restate else joined)},
-            topic.topic_id or (before and before.topic_id) or None,
+            {**before.partitions, **(topic.partitions if restate else joined)},
+            topic.topic_id or before.topic_id,
+            _distinct(*before.earlier, *topic.earlier),
         )
     return replace(ours, topics=topics, cluster=ours.cluster or earlier.cluster)
+
+
+def forgotten(record: Boundary, topic: str, now: Incarnation) -> Boundary:
+    """A record that covers nothing of a topic as it is now; what it covered becomes an earlier incarnation.
+
+    Raises:
+        KeyError: The record does not know the topic.
+    """
+    before = record.topics[topic]
+    was = Incarnation(before.topic_id, record.cluster)
+    fresh = TopicBoundary({}, now.topic_id, _distinct(*before.earlier, was))
+    others = {} if now.cluster and record.cluster and now.cluster != record.cluster else dict(record.topics)
+    return replace(record, topics={**others, topic: fresh}, cluster=now.cluster or record.cluster, watermark=None)
+
+
+def _distinct(*incarnations: Incarnation) -> tuple[Incarnation, ...]:
+    return tuple(dict.fromkeys(incarnations))
 
 
 def _joined(before: PartitionRange | None, ours: PartitionRange) -> PartitionRange:
@@ -193,29 +206,3 @@ def _joined(before: PartitionRange | None, ours: PartitionRange) -> PartitionRan
     later = max(before, ours, key=lambda covered: covered.next)
     touching = ours.start <= before.next and before.start <= ours.next
     return replace(later, start=min(before.start, ours.start)) if touching else later
-
-
-def _summary(snapshot: Snapshot) -> Mapping[str, str]:
-    return snapshot.summary.additional_properties if snapshot.summary else {}
-
-
-def _foreign_change(snapshot: Snapshot) -> ForeignChange | None:
-    operation = snapshot.summary.operation.value if snapshot.summary else "unknown"
-    if operation == "replace":
-        return None
-    facts = _summary(snapshot)
-    added, deleted = _integer(facts.get("added-records")) or 0, _integer(facts.get("deleted-records")) or 0
-    files = any(
-        facts.get(key, "0") != "0"
-        for key in ("added-data-files", "deleted-data-files", "added-delete-files", "removed-delete-files")
-    )
-    if operation != "unknown" and not (added or deleted or files):
-        return None
-    return ForeignChange(snapshot.snapshot_id, operation, added, deleted)
-
-
-def _integer(text: str | None) -> int | None:
-    try:
-        return int(text) if text is not None else None
-    except ValueError:
-        return None

@@ -7,31 +7,14 @@ from dataclasses import dataclass, field, replace
 
 import polars as pl
 
-from headrace.kernel import columns as system
 from headrace.kernel.boundary import Boundary, TopicBoundary
 from headrace.kernel.errors import BoundaryError
 from headrace.kernel.protocols import Json, ReadRequest
 from hybrid_source.boundary import BoundaryContext, BoundaryRule, resolve_boundary
 from hybrid_source.history import History, HistoryPlan, HistoryQuery, Trim
+from hybrid_source.resolution import OffsetNames, Resolution
 from hybrid_source.splits import SplitTarget
-from hybrid_source.stages import EXACTLY_ONCE, HistoryBatch, Resolution
-
-
-@dataclass(frozen=True, slots=True)
-class OffsetNames:
-    """The columns of the history that say where in the topic a row came from; ``a.b`` is a field of a struct."""
-
-    partition: str = system.PARTITION
-    offset: str = system.OFFSET
-    topic: str | None = None
-
-    def within(self, stored: pl.Schema) -> bool:
-        """Whether a history has them."""
-        return all(name.split(".")[0] in stored for name in (self.partition, self.offset))
-
-    def topic_column(self, stored: pl.Schema) -> str | None:
-        """The column with the topic: the one that is named, else Headrace's own where there is one."""
-        return self.topic or (system.TOPIC if system.TOPIC in stored else None)
+from hybrid_source.stages import EXACTLY_ONCE, HistoryBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +26,6 @@ class LakeHistory:
         rules: How the boundary is found, in order.
         where: The job's restriction of the history.
         event_time: The event-time column.
-        offsets: The columns to trim by, where the history has them.
         target: How much work one split is.
     """
 
@@ -51,7 +33,6 @@ class LakeHistory:
     rules: Sequence[BoundaryRule] = ()
     where: pl.Expr | None = None
     event_time: str | None = None
-    offsets: OffsetNames = OffsetNames()
     target: SplitTarget = field(default_factory=SplitTarget)
 
     def pin(self) -> Json:
@@ -61,10 +42,10 @@ class LakeHistory:
     def resolve(self, pin: Json, topics: Sequence[str]) -> Resolution:
         """See :meth:`hybrid_source.stages.HistoryStage.resolve`."""
         history = self.open_history(pin)
-        found = {topic: resolve_boundary(self.rules, BoundaryContext(history, topic)) for topic in topics}
-        return joined(found)
+        several = len(topics) > 1
+        return joined({t: resolve_boundary(self.rules, BoundaryContext(history, t, several)) for t in topics})
 
-    def open(self, request: ReadRequest, pin: Json, trim: Boundary | None) -> OpenLakeHistory:
+    def open(self, request: ReadRequest, pin: Json, resolution: Resolution | None) -> OpenLakeHistory:
         """See :meth:`hybrid_source.stages.HistoryStage.open`."""
         history = self.open_history(pin)
         query = HistoryQuery(
@@ -72,39 +53,33 @@ class LakeHistory:
             request.predicate,
             self.where,
             self.event_time,
-            self._trims(history.stored, trim),
+            _trims(resolution),
             self.target,
         )
         return OpenLakeHistory(history.plan(query))
 
-    def _trims(self, stored: pl.Schema, boundary: Boundary | None) -> Sequence[Trim]:
-        if boundary is None or not self.offsets.within(stored):
-            return ()
-        several = len(boundary.topics) > 1
-        topic_column = self.offsets.topic_column(stored) if several else self.offsets.topic
-        if several and topic_column is None:
-            raise BoundaryError(
-                f"rows of the history do not say which of the topics {', '.join(sorted(boundary.topics))} they are of",
-                detail=f"looked for a column {self.offsets.topic or system.TOPIC} next to {self.offsets.offset}",
-                hint="read each topic as a source of its own, or name the column that holds the topic",
-            )
-        return [
-            Trim(
-                {partition: found.next for partition, found in covered.partitions.items()},
-                self.offsets.partition,
-                self.offsets.offset,
-                topic_column,
-                topic,
-            )
-            for topic, covered in boundary.topics.items()
-        ]
+
+def _trims(resolution: Resolution | None) -> Sequence[Trim]:
+    if resolution is None or not resolution.trim or resolution.columns is None:
+        return ()
+    names = resolution.columns
+    return [
+        Trim(
+            {partition: found.next for partition, found in covered.partitions.items()},
+            names.partition,
+            names.offset,
+            names.topic,
+            topic,
+        )
+        for topic, covered in resolution.boundary.topics.items()
+    ]
 
 
 def joined(found: Mapping[str, Resolution]) -> Resolution:
     """The resolutions of several topics as one, whose boundary has exactly these topics.
 
     Raises:
-        BoundaryError: They are recorded for different clusters.
+        BoundaryError: They are recorded for different clusters, or rows do not say which topic they are of.
     """
     clusters = {one.boundary.cluster for one in found.values()} - {None}
     if len(clusters) > 1:
@@ -124,6 +99,29 @@ def joined(found: Mapping[str, Resolution]) -> Resolution:
         "; ".join(f"topic {topic}: {one.evidence}" for topic, one in found.items()),
         ", and ".join(guarantees) or EXACTLY_ONCE,
         any(one.trim for one in found.values()),
+        _columns_of_all(found),
+        any(one.distinct for one in found.values()),
+        tuple(
+            replace(verdict, detail=f"topic {topic}: {verdict.detail}")
+            for topic, one in found.items()
+            for verdict in one.tried
+        ),
+    )
+
+
+def _columns_of_all(found: Mapping[str, Resolution]) -> OffsetNames | None:
+    columns = {one.columns for one in found.values()}
+    names = next(iter(columns))
+    if len(columns) == 1 and (names is None or names.topic is not None):
+        return names
+    if not any(one.trim for one in found.values()):
+        return None
+    said = "; ".join(f"{topic}: {one.columns or 'none'}" for topic, one in sorted(found.items()))
+    raise BoundaryError(
+        f"rows of the history do not say which of the topics {', '.join(sorted(found))} they are of",
+        detail=f"offset columns by topic: {said}",
+        hint="read each topic as a source of its own, or name the column that holds the topic (boundary: {columns: "
+        "{partition: p, offset: o, topic: t}})",
     )
 
 

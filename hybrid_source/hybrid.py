@@ -16,13 +16,13 @@ from headrace.kernel.boundary import Boundary, PartitionRange, TopicBoundary, To
 from headrace.kernel.clock import Clock, SystemClock
 from headrace.kernel.errors import DecodeError, IdentityError, InternalError, SpecError
 from headrace.kernel.protocols import Batch, Json, Position, ReadRequest
+from hybrid_source.resolution import Resolution
 from hybrid_source.stages import (
     END_OF_HISTORY,
     HistoryBatch,
     HistoryStage,
     OpenHistory,
     OpenTail,
-    Resolution,
     TailStage,
     TopicIdentity,
 )
@@ -62,11 +62,6 @@ class HybridPosition:
     handover: Mapping[TopicPartition, int] | None = None
     event_time: str | None = None
 
-    @property
-    def trim(self) -> Boundary | None:
-        """The boundary at which rows of the history are to be left out, if they are."""
-        return self.resolution.boundary if self.resolution is not None and self.resolution.trim else None
-
     def to_json(self) -> Position:
         """The versioned JSON form."""
         out: dict[str, Any] = {"version": POSITION_VERSION, "phase": self.phase}
@@ -74,14 +69,7 @@ class HybridPosition:
             if getattr(self, name) is not None:
                 out[name] = getattr(self, name)
         if self.resolution is not None:
-            found = self.resolution
-            out["boundary"] = {
-                "record": found.boundary.to_json(),
-                "rule": found.rule,
-                "evidence": found.evidence,
-                "guarantee": found.guarantee,
-                "trim": found.trim,
-            }
+            out["boundary"] = self.resolution.to_json()
         if self.identities is not None:
             out["topics"] = {
                 name: {"id": topic.topic_id, "cluster": topic.cluster_id} for name, topic in self.identities.items()
@@ -110,11 +98,7 @@ class HybridPosition:
             pin=value.get("pin"),
             cursor=value.get("cursor"),
             tail=value.get("tail"),
-            resolution=Resolution(
-                Boundary.from_json(found["record"]), found["rule"], found["evidence"], found["guarantee"], found["trim"]
-            )
-            if found
-            else None,
+            resolution=Resolution.from_json(found) if found else None,
             identities=None
             if topics is None
             else {name: TopicIdentity(name, topic["id"], topic["cluster"]) for name, topic in topics.items()},
@@ -354,8 +338,7 @@ class HybridReader:
                 f"source {self._source.name!r} is in its history by the checkpoint, but the job names no history",
                 hint="restore the job's history, or give the job another uid",
             )
-        trim = self._at.trim
-        self._history = self._source.history.open(self._request, self._at.pin, trim)
+        self._history = self._source.history.open(self._request, self._at.pin, self._at.resolution)
         self._fraction_at_start = self._history.fraction(self._at.cursor)
         self._splits = self._history.read(self._at.cursor)
 

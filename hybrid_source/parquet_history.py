@@ -97,6 +97,19 @@ class ParquetHistory:
         """See :class:`hybrid_source.history.History`."""
         return not any(sum(footer.groups) for footer in self._footers)
 
+    @property
+    def files(self) -> Sequence[ListedFile]:
+        """The pinned files, by path."""
+        return self._listing.files
+
+    def beside(self, name: str) -> tuple[ListedFile, bytes] | None:
+        """See :meth:`hybrid_source.parquet_listing.ParquetStore.beside`."""
+        return self._store.beside(name)
+
+    def unchanged(self) -> bool:
+        """Whether the pattern still matches exactly the pinned files."""
+        return self._store.list() == self._listing
+
     def plan(self, query: HistoryQuery) -> HistoryPlan:
         """See :class:`hybrid_source.history.History`. Row groups are pruned when they are read, by their statistics."""
         files = [

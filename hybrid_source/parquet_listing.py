@@ -109,6 +109,27 @@ class ParquetStore:
             if self._listed(info) != file:
                 raise gone(self.pattern, file.path, "has changed")
 
+    def beside(self, name: str) -> tuple[ListedFile, bytes] | None:
+        """A file of that name in the folder of the pattern (what stands before the first wildcard), with its content.
+
+        Raises:
+            UnavailableError: The store does not answer.
+        """
+        try:
+            info = self.system.get_file_info(f"{self._folder()}/{name}")
+            if not info.is_file:
+                return None
+            with self.system.open_input_stream(info.path) as stream:
+                return self._listed(info), stream.read()
+        except OSError as error:
+            raise UnavailableError(f"cannot read {name} beside {self.pattern}", detail=str(error)) from error
+
+    def _folder(self) -> str:
+        if _WILD.search(self._inner):
+            return self._inner[: _first_wild(self._inner)].rpartition("/")[0]
+        only = self.system.get_file_info(self._inner.rstrip("/"))
+        return str(only.path) if only.type == FileType.Directory else str(only.path).rpartition("/")[0]
+
     def _matches(self) -> Sequence[FileInfo]:
         if not _WILD.search(self._inner):
             only = self.system.get_file_info(self._inner.rstrip("/"))

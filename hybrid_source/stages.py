@@ -14,6 +14,7 @@ import polars as pl
 
 from headrace.kernel.boundary import Boundary, TopicPartition
 from headrace.kernel.protocols import Json, ReadRequest
+from hybrid_source.resolution import Resolution
 
 END_OF_HISTORY: Final = 2**63 - 1
 """The history's watermark once every row of it has been handed out."""
@@ -51,25 +52,6 @@ class HistoryBatch:
     files: Sequence[str] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Resolution:
-    """A boundary and how it was found.
-
-    Attributes:
-        boundary: Next offsets, exclusive.
-        rule: The rule's name.
-        evidence: What it rests on, for people.
-        guarantee: ``exactly-once``, or the weaker one that this rule gives.
-        trim: History rows may lie at or above the boundary and are to be left out, where rows carry offsets.
-    """
-
-    boundary: Boundary
-    rule: str
-    evidence: str
-    guarantee: str = EXACTLY_ONCE
-    trim: bool = True
-
-
 class OpenHistory(Protocol):
     """A planned history over one pinned version of the table."""
 
@@ -96,13 +78,13 @@ class HistoryStage(Protocol):
             BoundaryError: No rule gives one.
         """
 
-    def open(self, request: ReadRequest, pin: Json, trim: Boundary | None) -> OpenHistory:
+    def open(self, request: ReadRequest, pin: Json, resolution: Resolution | None) -> OpenHistory:
         """Plan the pinned version.
 
         Args:
             request: Columns and predicate.
             pin: What :meth:`pin` returned, maybe in an earlier process.
-            trim: Rows at or above these offsets are left out, where rows carry offsets.
+            resolution: Where the history ends; it says which rows are left out. None: all are read.
 
         Raises:
             SnapshotGoneError: The pinned version is no longer there.

@@ -13,6 +13,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.conversions import to_bytes
 from pyiceberg.expressions.literals import literal
 from pyiceberg.io.pyarrow import (
     compute_statistics_plan,
@@ -107,7 +108,20 @@ def _partition_value(schema: Schema, field: PartitionField, row: dict[str, Any])
     return out
 
 
-def _data_file(table: Table, rows: pa.Table, partition: Record) -> DataFile:
+def append_with_bounds(table: Table, rows: pa.Table, bounds: dict[str, tuple[int, int]]) -> None:
+    """Append to an unpartitioned table, with bounds of nested columns, which pyiceberg's writer leaves out."""
+    known: dict[str, dict[int, bytes]] = {"lower_bounds": {}, "upper_bounds": {}}
+    for name, (low, high) in bounds.items():
+        field = table.schema().find_field(name)
+        known["lower_bounds"][field.field_id] = to_bytes(field.field_type, low)
+        known["upper_bounds"][field.field_id] = to_bytes(field.field_type, high)
+    with table.transaction() as transaction, transaction.update_snapshot().fast_append() as snapshot:
+        snapshot.append_data_file(_data_file(table, rows, Record(), known))
+
+
+def _data_file(
+    table: Table, rows: pa.Table, partition: Record, bounds: dict[str, dict[int, bytes]] | None = None
+) -> DataFile:
     path = f"{table.location()}/data/{uuid.uuid4()}.parquet"
     output = table.io.new_output(path)
     with output.create() as stream:
@@ -128,7 +142,7 @@ def _data_file(table: Table, rows: pa.Table, partition: Record) -> DataFile:
         sort_order_id=None,
         equality_ids=None,
         key_metadata=None,
-        **statistics.to_serialized_dict(),
+        **{**statistics.to_serialized_dict(), **(bounds or {})},
     )
     file.spec_id = table.spec().spec_id
     return file

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import TypeAlias
 
 import polars as pl
 
 from catalog.catalogs import Catalogs
 from headrace.jobs.column_types import parse_schema, type_name
+from headrace.jobs.compile_boundary import boundary_rules, by_topic, tail_cluster
 from headrace.jobs.config import Config
 from headrace.jobs.graph import JobGraph, gives_changes
 from headrace.jobs.names import suggest
 from headrace.jobs.spec import (
-    BoundaryColumns,
-    BoundaryOffsets,
     ChangelogSpec,
     JobSpec,
     SourceSpec,
@@ -25,15 +24,12 @@ from headrace.jobs.spec import (
     TailSpec,
 )
 from headrace.jobs.values import Expression
-from headrace.kafka.cluster import KafkaCluster
 from headrace.kernel import columns as system
-from headrace.kernel.boundary import TopicPartition
 from headrace.kernel.errors import SpecError
 from headrace.kernel.protocols import ERRORS, Json
 from headrace.runtime.graph import Stream
-from hybrid_source.boundary import BoundaryRule, EmptyHistory, ExplicitOffsets, OffsetColumns, RecordedBoundary
 from hybrid_source.history import History
-from hybrid_source.history_stage import LakeHistory, OffsetNames
+from hybrid_source.history_stage import LakeHistory
 from hybrid_source.hybrid import EventTime, HybridSource
 from hybrid_source.iceberg_history import open_iceberg
 from hybrid_source.parquet_history import open_parquet
@@ -69,10 +65,9 @@ def build_source(spec: JobSpec, nodes: JobGraph, name: str, config: Config, cata
     if opener is not None and source.history is not None:
         history = LakeHistory(
             opener,
-            rules=_rules(source),
+            rules=boundary_rules(source, config),
             where=_where(spec, name, source.history.where, opener(None).schema),
             event_time=time.column if time else None,
-            offsets=_offset_names(source),
             target=_target(source),
         )
     routed = bool(nodes.readers(Stream(name, ERRORS)))
@@ -205,26 +200,9 @@ def _event_time(spec: JobSpec, name: str, source: SourceSpec, payload: pl.Schema
     return EventTime(wanted.column, wanted.out_of_orderness, wanted.idle)
 
 
-def _rules(source: SourceSpec) -> Sequence[BoundaryRule]:
-    topics = source.topic_tail.topic if source.topic_tail else ()
-    topic = None if len(topics) == 1 else system.TOPIC
-    if isinstance(source.boundary, BoundaryOffsets):
-        return (ExplicitOffsets(by_topic(source.boundary.offsets, topics)),)
-    if isinstance(source.boundary, BoundaryColumns):
-        named = source.boundary.columns
-        return (EmptyHistory(), OffsetColumns(named.partition, named.offset, topic, required=True))
-    return (RecordedBoundary(), EmptyHistory(), OffsetColumns(topic=topic))
-
-
-def _offset_names(source: SourceSpec) -> OffsetNames:
-    if isinstance(source.boundary, BoundaryColumns):
-        return OffsetNames(source.boundary.columns.partition, source.boundary.columns.offset)
-    return OffsetNames()
-
-
 def _tail(source: SourceSpec, tail: TailSpec, config: Config, payload: pl.Schema, time: EventTime | None) -> KafkaTail:
     return KafkaTail(
-        cluster=KafkaCluster(tail.cluster, {**config.kafka_cluster(tail.cluster), **tail.options}),
+        cluster=tail_cluster(tail, config),
         topics=TopicPattern(tail.topic_pattern) if tail.topic_pattern else TopicList(tail.topic),
         schema=payload,
         event_time=time,
@@ -251,15 +229,3 @@ def _start(tail: TailSpec) -> Start:
     if isinstance(tail.start, StartAtTimestamp):
         return AtTime(int(tail.start.timestamp.timestamp() * 1000))
     return tail.start
-
-
-def by_topic(
-    offsets: Mapping[int, int] | Mapping[str, Mapping[int, int]], topics: Sequence[str]
-) -> Mapping[TopicPartition, int]:
-    """Offsets of a spec by topic and partition; those without a topic are of the only one."""
-    out = {}
-    for key, value in offsets.items():
-        named = {str(key): value} if isinstance(value, Mapping) else {topics[0]: {int(key): value}}
-        for topic, found in named.items():
-            out.update({TopicPartition(topic, partition): offset for partition, offset in found.items()})
-    return out

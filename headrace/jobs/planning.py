@@ -90,7 +90,7 @@ def _source(job: CompiledJob, source: JobSource, request: ReadRequest, position:
 def _history(job: CompiledJob, source: HybridSource, request: ReadRequest, at: HybridPosition) -> HistoryPlan | None:
     if source.history is None:
         return None
-    opened = source.history.open(request, at.pin, at.trim)
+    opened = source.history.open(request, at.pin, at.resolution)
     if not isinstance(opened, OpenLakeHistory):
         return None
     return history_plan(job.history_location(source.name), at.pin, source.schema, request, opened.plan)

@@ -20,8 +20,9 @@ from headrace.state.checkpoint import CheckpointStore
 from headrace.state.stores import open_store
 from hybrid_source.history import History, HistoryQuery
 from hybrid_source.history_rows import column
-from hybrid_source.history_stage import LakeHistory, OffsetNames
+from hybrid_source.history_stage import LakeHistory
 from hybrid_source.hybrid import HybridPosition, HybridSource
+from hybrid_source.resolution import OffsetNames
 from hybrid_source.tail_position import TailPosition
 
 SHOWN_HOLES: Final = 20
@@ -178,9 +179,9 @@ def _source(source: HybridSource, at: HybridPosition) -> SourceSeam | None:
         return None
     ranges = at.resolution.boundary.ranges
     tail = TailPosition.from_json(at.tail)
-    history, names = source.history.open_history(at.pin), source.history.offsets
-    topics = at.resolution.boundary.topics
-    lake = _lake(history, names, {topic: covered.partitions for topic, covered in topics.items()})
+    names, topics = at.resolution.columns, at.resolution.boundary.topics
+    history = source.history.open_history(at.pin)
+    lake = _lake(history, names, {topic: covered.partitions for topic, covered in topics.items()}) if names else None
     starts = at.handover or {}
     partitions = [
         PartitionSeam(
@@ -200,7 +201,7 @@ def _source(source: HybridSource, at: HybridPosition) -> SourceSeam | None:
 def _lake(
     history: History, names: OffsetNames, topics: Mapping[str, Mapping[int, PartitionRange]]
 ) -> Mapping[TopicPartition, LakeSide] | None:
-    if len(topics) > 1 and names.topic_column(history.stored) is None:
+    if len(topics) > 1 and names.topic is None:
         return None
     sides = {}
     for topic, ranges in topics.items():
@@ -237,9 +238,8 @@ def _offsets(history: History, names: OffsetNames, topic: str) -> Iterator[pl.Da
     stored = history.stored
     partition, offset = column(stored, names.partition), column(stored, names.offset)
     where = partition.is_not_null() & offset.is_not_null()
-    topic_column = names.topic_column(stored)
-    if topic_column is not None:
-        where &= column(stored, topic_column).is_null() | (column(stored, topic_column) == topic)
+    if names.topic is not None:
+        where &= column(stored, names.topic).is_null() | (column(stored, names.topic) == topic)
     wanted = {name for expr in (partition, offset) for name in expr.meta.root_names()}
     for split in history.plan(HistoryQuery(columns=sorted(wanted), where=where)).splits_from():
         yield split.rows.select(

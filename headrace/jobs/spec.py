@@ -168,10 +168,11 @@ class BoundaryOffsets(SpecModel):
 
 
 class BoundaryColumnNames(SpecModel):
-    """Columns of the history that say where a row came from."""
+    """Columns of the history that say where a row came from; ``a.b`` is a field of a struct."""
 
     partition: str
     offset: str
+    topic: str | None = Field(default=None, description="Where the history holds rows of several topics.")
 
 
 class BoundaryColumns(SpecModel):
@@ -180,11 +181,36 @@ class BoundaryColumns(SpecModel):
     columns: BoundaryColumnNames
 
 
+class ConnectTopic(SpecModel):
+    """The control topic of Iceberg's Kafka Connect sink; what is not given is taken from the snapshot summary."""
+
+    control_topic: TopicName | None = None
+    group: str | None = Field(default=None, description="The connector's group, e.g. connect-NAME.")
+    cluster: NodeName | None = Field(default=None, description="A [kafka.NAME] section; the tail's if not given.")
+
+
+class BoundaryConnect(SpecModel):
+    """The boundary is what the control topic of Kafka Connect says of the pinned snapshot."""
+
+    connect: ConnectTopic
+
+
+class BoundaryTimestamp(SpecModel):
+    """The tail starts at the first record that is not older than a time, less an overlap: at least once."""
+
+    timestamp: AwareDatetime | Literal["recorded"] = Field(
+        description="The history is complete up to it. recorded: as Kafka Connect or AutoMQ recorded it."
+    )
+    overlap: Duration = lasting("5m", description="How far records may be older than others before them.")
+
+
 BoundaryRule = Annotated[
     Annotated[Literal["auto"], Tag("@word")]
     | Annotated[BoundaryOffsets, Tag("@offsets")]
-    | Annotated[BoundaryColumns, Tag("@columns")],
-    by_key("offsets", "columns", text="word"),
+    | Annotated[BoundaryColumns, Tag("@columns")]
+    | Annotated[BoundaryConnect, Tag("@connect")]
+    | Annotated[BoundaryTimestamp, Tag("@timestamp")],
+    by_key("offsets", "columns", "connect", "timestamp", text="word"),
 ]
 
 

@@ -53,11 +53,26 @@ class PartitionRange:
 
 
 @dataclass(frozen=True, slots=True)
+class Incarnation:
+    """A topic as it was before it was deleted and created again, or on another cluster. What is not known is None."""
+
+    topic_id: str | None = None
+    cluster: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TopicBoundary:
-    """The covered ranges of one topic, by partition, with the topic's id where it is known (KIP-516)."""
+    """What a table covers of one topic.
+
+    Attributes:
+        partitions: The covered ranges, by partition.
+        topic_id: The topic's id where it is known (KIP-516).
+        earlier: Incarnations of the topic whose rows the table holds as well: offsets in its rows may be theirs.
+    """
 
     partitions: Mapping[int, PartitionRange]
     topic_id: str | None = None
+    earlier: tuple[Incarnation, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +119,10 @@ class Boundary:
                 if covered.leader_epoch is not None:
                     entry["leader_epoch"] = covered.leader_epoch
                 ranges[str(partition)] = entry
-            topics[name] = (
-                {"topic_id": topic.topic_id, "partitions": ranges} if topic.topic_id else {"partitions": ranges}
-            )
+            found: dict[str, Any] = {"topic_id": topic.topic_id} if topic.topic_id else {}
+            topics[name] = {**found, "partitions": ranges}
+            if topic.earlier:
+                topics[name]["earlier"] = [_known(incarnation) for incarnation in topic.earlier]
         out["topics"] = topics
         if self.watermark is not None:
             out["watermark"] = self.watermark
@@ -132,6 +148,9 @@ class Boundary:
                         for partition, entry in topic["partitions"].items()
                     },
                     topic.get("topic_id"),
+                    tuple(
+                        Incarnation(known.get("topic_id"), known.get("cluster")) for known in topic.get("earlier", ())
+                    ),
                 )
                 for name, topic in value["topics"].items()
             }
@@ -157,3 +176,8 @@ def microseconds(text: str) -> int:
     """
     at = datetime.fromisoformat(text)
     return ((at if at.tzinfo else at.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)
+
+
+def _known(incarnation: Incarnation) -> dict[str, str]:
+    facts = {"topic_id": incarnation.topic_id, "cluster": incarnation.cluster}
+    return {name: value for name, value in facts.items() if value is not None}

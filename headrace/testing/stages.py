@@ -14,7 +14,8 @@ from headrace.kernel.clock import Clock
 from headrace.kernel.protocols import Json, ReadRequest
 from headrace.testing.clock import ManualClock
 from hybrid_source.hybrid import EventTime, HybridSource
-from hybrid_source.stages import END_OF_HISTORY, HistoryBatch, Resolution, TailBatch, TopicIdentity
+from hybrid_source.resolution import Resolution
+from hybrid_source.stages import END_OF_HISTORY, HistoryBatch, TailBatch, TopicIdentity
 from hybrid_source.tail_position import PartitionState, TailPosition
 from hybrid_source.tail_watermark import TailWatermark
 
@@ -94,7 +95,7 @@ class ScriptedHistory:
         boundary = Boundary({topic: TopicBoundary(found) for topic, found in ranges.items()})
         return Resolution(boundary, "script", "the script's cut")
 
-    def open(self, request: ReadRequest, pin: Json, trim: Boundary | None) -> OpenScriptedHistory:  # noqa: ARG002
+    def open(self, request: ReadRequest, pin: Json, resolution: Resolution | None) -> OpenScriptedHistory:  # noqa: ARG002
         """See :meth:`HistoryStage.open`."""
         return OpenScriptedHistory(self, request)
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from headrace.kernel.boundary import Boundary, PartitionRange, TopicBoundary, TopicPartition
 from headrace.kernel.errors import SpecError
+from hybrid_source.boundary import layouts
 from hybrid_source.boundary.rule import BoundaryContext
-from hybrid_source.stages import Resolution
+from hybrid_source.resolution import Resolution
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,13 +21,10 @@ class ExplicitOffsets:
     """
 
     offsets: Mapping[TopicPartition, int]
+    name: str = "offsets stated by the job"
+    looks_for: str = "offsets stated by the job"
 
-    @property
-    def looks_for(self) -> str:
-        """See :class:`hybrid_source.boundary.rule.BoundaryRule`."""
-        return "offsets stated by the job"
-
-    def resolve(self, context: BoundaryContext) -> Resolution | None:
+    def resolve(self, context: BoundaryContext) -> Resolution:
         """See :class:`hybrid_source.boundary.rule.BoundaryRule`.
 
         Raises:
@@ -38,9 +36,12 @@ class ExplicitOffsets:
             raise SpecError(f"boundary offsets must not be negative: {wrong}")
         ranges = {partition: PartitionRange(0, offset) for partition, offset in mine.items()}
         stated = ", ".join(f"{partition}: {offset}" for partition, offset in mine.items())
+        columns = layouts.any_known(context.history.stored)
+        held = "every record" if columns else "exactly the records"
         return Resolution(
             Boundary({context.topic: TopicBoundary(ranges)}),
-            "offsets stated by the job",
+            self.name,
             f"next offset by partition {{{stated}}}",
-            "exactly-once if the history holds exactly the records below these offsets",
+            f"exactly-once if the history holds {held} below these offsets",
+            columns=columns,
         )

@@ -5,21 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from catalog.boundary_record import FoundBoundary, find_boundary
-from hybrid_source.boundary.rule import BoundaryContext
+from hybrid_source.boundary import layouts
+from hybrid_source.boundary.rule import BoundaryContext, Unusable
 from hybrid_source.iceberg_history import IcebergHistory
-from hybrid_source.stages import Resolution
+from hybrid_source.resolution import Resolution
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedBoundary:
     """The record of the pinned snapshot or of an ancestor, committed atomically with the rows it speaks of."""
 
-    @property
-    def looks_for(self) -> str:
-        """See :class:`hybrid_source.boundary.rule.BoundaryRule`."""
-        return "a boundary record of Headrace in the table"
+    name: str = "recorded boundary"
+    looks_for: str = "a boundary record of Headrace in the table"
 
-    def resolve(self, context: BoundaryContext) -> Resolution | None:
+    def resolve(self, context: BoundaryContext) -> Resolution | Unusable | None:
         """See :class:`hybrid_source.boundary.rule.BoundaryRule`.
 
         Raises:
@@ -29,29 +28,34 @@ class RecordedBoundary:
         if not isinstance(history, IcebergHistory):
             return None
         found = find_boundary(history.table, history.snapshot_id)
-        if found is None or context.topic not in found.boundary.topics:
+        if found is None:
             return None
+        topic = found.boundary.topics.get(context.topic)
+        if topic is None:
+            known = ", ".join(sorted(found.boundary.topics)) or "no topic"
+            return Unusable(f"the record of snapshot {found.snapshot_id} is about {known}, not about {context.topic}")
+        # Offsets in rows of an earlier incarnation of the topic say nothing about the present one.
+        columns = None if topic.earlier else layouts.own(history.stored)
         # Rows and record were committed together: without other writers no row lies at or above it.
         trim = bool(found.foreign_changes) or not found.proven
-        return Resolution(found.boundary, "recorded boundary", _evidence(found, context), _guarantee(found), trim)
+        guarantee = _guarantee(found, trimmed=columns is not None)
+        return Resolution(found.boundary, self.name, _evidence(found, context), guarantee, trim, columns)
 
 
 def _evidence(found: FoundBoundary, context: BoundaryContext) -> str:
-    partitions = found.boundary.topics[context.topic].partitions
-    covered = ", ".join(f"{number}: {covered.next}" for number, covered in sorted(partitions.items()))
+    topic = found.boundary.topics[context.topic]
+    covered = ", ".join(f"{number}: {covered.next}" for number, covered in sorted(topic.partitions.items()))
     text = f"{found.where} of snapshot {found.snapshot_id}: next offset by partition {{{covered}}}"
-    for change in found.foreign_changes:
-        text += (
-            f"; snapshot {change.snapshot_id} ({change.operation}) has since added {change.added} and deleted "
-            f"{change.deleted} rows without a record"
-        )
-    return text
+    if topic.earlier:
+        text += f"; the table also holds rows of {len(topic.earlier)} earlier incarnations of the topic"
+    return "; ".join([text, *map(str, found.foreign_changes)])
 
 
-def _guarantee(found: FoundBoundary) -> str:
+def _guarantee(found: FoundBoundary, *, trimmed: bool) -> str:
     conditions = []
     if any(change.added for change in found.foreign_changes):
-        conditions.append("the rows that other writers added since are not of this topic, or carry offsets")
+        carry = ", or carry offsets" if trimmed else ""
+        conditions.append(f"the rows that other writers added since are not of this topic{carry}")
     if not found.proven:
         conditions.append("the record's snapshot, which has been expired, was an ancestor of the pinned one")
     return "exactly-once" + (" if " + " and ".join(conditions) if conditions else "")

@@ -19,19 +19,18 @@ from headrace.kernel.errors import BoundaryError, NotFoundError, SpecError
 from hybrid_source.boundary import (
     BoundaryContext,
     BoundaryRule,
-    EmptyHistory,
     ExplicitOffsets,
-    OffsetColumns,
-    RecordedBoundary,
+    NamedColumns,
+    auto_rules,
     resolve_boundary,
 )
 from hybrid_source.iceberg_history import open_iceberg
 from hybrid_source.parquet_history import open_parquet
-from hybrid_source.stages import Resolution
+from hybrid_source.resolution import OffsetNames, Resolution
 from tests.history_tables import append, open_catalog
 
 NAME = "local.ns.t"
-AUTO: Sequence[BoundaryRule] = (RecordedBoundary(), EmptyHistory(), OffsetColumns())
+AUTO: Sequence[BoundaryRule] = auto_rules(None)
 ARCHIVE = Schema(
     NestedField(1, "v", LongType(), required=False),
     NestedField(2, "_kafka_partition", IntegerType(), required=False),
@@ -159,7 +158,7 @@ def test_named_columns_of_other_writers_may_be_nested(catalog: SqlCatalog) -> No
         schema={"redpanda": pl.Struct({"partition": pl.Int32, "offset": pl.Int64})},
     )
     append(table, frame)
-    rule = OffsetColumns("redpanda.partition", "redpanda.offset", required=True)
+    rule = NamedColumns(OffsetNames("redpanda.partition", "redpanda.offset"))
     assert nexts(resolve(table, [rule])) == {0: 7, 2: 2}
 
 
@@ -168,7 +167,7 @@ def test_rows_of_other_topics_do_not_count(catalog: SqlCatalog) -> None:
     table = catalog.create_table("ns.t", schema)
     ours = partition(0, range(3)).with_columns(_kafka_topic=pl.lit("t"))
     theirs = partition(0, range(50)).with_columns(_kafka_topic=pl.lit("other"))
-    rule = OffsetColumns(topic="_kafka_topic")
+    rule = NamedColumns(OffsetNames(topic="_kafka_topic"))
     append(table, ours, theirs)
     by_statistics = resolve(table, [rule])
     append(table, pl.concat([theirs, ours]))
@@ -181,7 +180,7 @@ def test_named_columns_that_are_not_there_are_an_error(catalog: SqlCatalog) -> N
     table = catalog.create_table("ns.t", ARCHIVE)
     append(table, partition(0, range(1)))
     with pytest.raises(NotFoundError, match="no column nope"):
-        resolve(table, [OffsetColumns("nope", "_kafka_offset", required=True)])
+        resolve(table, [NamedColumns(OffsetNames("nope", "_kafka_offset"))])
 
 
 def test_snp_04_an_empty_table_begins_the_tail_at_the_earliest_offsets(catalog: SqlCatalog) -> None:
@@ -199,6 +198,9 @@ def test_without_any_rule_the_refusal_says_what_was_looked_for_and_what_helps(ca
     assert "topic t" in caught.value.message
     assert "_kafka_offset" in caught.value.detail
     assert "boundary record" in caught.value.detail
+    assert ["recorded boundary", "not there", "a boundary record of Headrace in the table"] in caught.value.context[
+        "tried"
+    ]
     assert "boundary: {offsets" in caught.value.hint
 
 

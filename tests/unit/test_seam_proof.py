@@ -12,8 +12,8 @@ from rich.console import Console
 from headrace.cli.seam import print_seam
 from headrace.jobs.seam import LakeSide, PartitionSeam, SeamProof, SourceSeam, scan_lake
 from headrace.kernel.boundary import PartitionRange
-from hybrid_source.history_stage import OffsetNames
 from hybrid_source.parquet_history import open_parquet
+from hybrid_source.resolution import OffsetNames
 
 NAMES = OffsetNames()
 
@@ -48,7 +48,9 @@ def test_holes_duplicates_and_rows_beyond_the_boundary(tmp_path: Path) -> None:
 def test_other_topics_do_not_count(tmp_path: Path) -> None:
     rows = {"_kafka_topic": ["topic", "other", None], "_kafka_partition": [0, 0, 0], "_kafka_offset": [0, 1, 2]}
     pl.DataFrame(rows).write_parquet(tmp_path / "a.parquet")
-    found = scan_lake(open_parquet(f"{tmp_path}/*.parquet"), NAMES, "topic", {0: PartitionRange(0, 3)})
+    found = scan_lake(
+        open_parquet(f"{tmp_path}/*.parquet"), OffsetNames(topic="_kafka_topic"), "topic", {0: PartitionRange(0, 3)}
+    )
     assert found == {0: LakeSide(2, 0, 2, 0, [(1, 2)], 0)}
 
 

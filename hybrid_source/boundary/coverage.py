@@ -1,0 +1,144 @@
+"""What the offset columns of a history cover: from file statistics where these are exact, else by a scan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import polars as pl
+
+from headrace.kernel.boundary import Boundary, PartitionRange, TopicBoundary
+from hybrid_source.boundary.rule import BoundaryContext, Unusable
+from hybrid_source.history import History, HistoryQuery
+from hybrid_source.history_rows import column
+from hybrid_source.iceberg_history import IcebergHistory
+from hybrid_source.resolution import OffsetNames, Resolution
+
+_PREFIX: Final = "exactly-once if the history holds every record below the boundary"
+_PARTITION: Final = "partition"
+_ROWS: Final = "rows"
+
+
+@dataclass(frozen=True, slots=True)
+class Covered:
+    """What rows of one partition say: smallest offset, largest offset, number of rows (None: not counted)."""
+
+    low: int
+    high: int
+    rows: int | None = None
+
+    def join(self, other: Covered) -> Covered:
+        """What both say together."""
+        rows = None if self.rows is None or other.rows is None else self.rows + other.rows
+        return Covered(min(self.low, other.low), max(self.high, other.high), rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """What the rows of one topic say.
+
+    Attributes:
+        partitions: By partition.
+        how: ``file statistics``, or a scan.
+    """
+
+    partitions: Mapping[int, Covered]
+    how: str
+
+
+def from_columns(
+    context: BoundaryContext, rule: str, names: OffsetNames, *, distinct: bool = False
+) -> Resolution | Unusable:
+    """Largest offset plus one, by partition, of the rows of the topic.
+
+    Statistics are exact where every file holds one partition (and one topic) and has bounds of all columns without
+    nulls. Either way the boundary is right only if the rows are a prefix of each partition: a record that is missing
+    below it is never read. In compacted and upsert tables it may lie too low, which reads records again.
+
+    Args:
+        context: Where.
+        rule: The rule's name.
+        names: The columns, which must be there.
+        distinct: The writer may have written an offset twice.
+    """
+    if context.several and names.topic is None:
+        return Unusable(f"the source reads several topics, and no column next to {names} says which one a row is of")
+    coverage = cover(context.history, names, context.topic)
+    if not coverage.partitions and names.topic is None:
+        return Unusable(f"{context.history.name} has rows, but none of them has a value in {names}")
+    ranges = {partition: PartitionRange(found.low, found.high + 1) for partition, found in coverage.partitions.items()}
+    said = "; ".join(_describe(partition, found) for partition, found in coverage.partitions.items())
+    return Resolution(
+        Boundary({context.topic: TopicBoundary(ranges)}),
+        rule,
+        f"{coverage.how} of {names} in {context.history.name}: {said or f'no rows of topic {context.topic}'}",
+        _PREFIX,
+        columns=names,
+        distinct=distinct,
+    )
+
+
+def cover(history: History, names: OffsetNames, topic: str) -> Coverage:
+    """What rows of a topic (or of unknown topic) say; rows without partition or offset never were in one."""
+    found = _from_statistics(history, names, topic)
+    how = "file statistics"
+    if found is None:
+        found, how = _from_rows(history, names, topic), "a scan"
+    return Coverage(dict(sorted(found.items())), how)
+
+
+def _from_statistics(history: History, names: OffsetNames, topic: str) -> dict[int, Covered] | None:
+    if not isinstance(history, IcebergHistory):
+        return None
+    out: dict[int, Covered] = {}
+    wanted = [names.partition, names.offset, *([names.topic] if names.topic else [])]
+    for partition, offset, *topics in history.bounds(wanted):
+        if partition is None or offset is None or partition[0] != partition[1]:
+            return None
+        if topics:
+            if topics[0] is None or topics[0][0] != topics[0][1]:
+                return None
+            if topics[0][0] != topic:
+                continue
+        found = Covered(int(offset[0]), int(offset[1]))
+        number = int(partition[0])
+        out[number] = out[number].join(found) if number in out else found
+    return out
+
+
+def _from_rows(history: History, names: OffsetNames, topic: str) -> dict[int, Covered]:
+    out: dict[int, Covered] = {}
+    for partition, found in _scanned(history, names, topic):
+        out[partition] = out[partition].join(found) if partition in out else found
+    return out
+
+
+def _scanned(history: History, names: OffsetNames, topic: str) -> Iterator[tuple[int, Covered]]:
+    stored = history.stored
+    partition, offset = column(stored, names.partition), column(stored, names.offset)
+    where = partition.is_not_null() & offset.is_not_null()
+    if names.topic is not None:
+        of = column(stored, names.topic)
+        where &= of.is_null() | (of == topic)
+    roots = {name for expression in (partition, offset) for name in expression.meta.root_names()}
+    for split in history.plan(HistoryQuery(columns=sorted(roots), where=where)).splits_from():
+        found = (
+            split.rows.group_by(partition.alias(_PARTITION))
+            .agg(offset.min().alias("low"), offset.max().alias("high"), pl.len().alias(_ROWS))
+            .collect(engine="streaming")
+        )
+        for number, low, high, rows in found.iter_rows():
+            yield int(number), Covered(int(low), int(high), int(rows))
+
+
+def _describe(partition: int, found: Covered) -> str:
+    text = f"partition {partition} holds offsets {found.low} to {found.high}"
+    if found.rows is None:
+        return text
+    missing = found.high - found.low + 1 - found.rows
+    if missing > 0:
+        return f"{text} with {missing} left out (compaction, transaction markers, or missing rows)"
+    if missing < 0:
+        return f"{text} with {-missing} rows more than offsets (some are doubled)"
+    return f"{text}, each once"
