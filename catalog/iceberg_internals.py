@@ -32,6 +32,7 @@ from pyiceberg.table.snapshots import Operation, SnapshotSummaryCollector, Summa
 from pyiceberg.table.update import (
     AssertRefSnapshotId,
     AssertTableUUID,
+    RemovePropertiesUpdate,
     RemoveSnapshotRefUpdate,
     SetPropertiesUpdate,
     SetSnapshotRefUpdate,
@@ -145,9 +146,21 @@ class Commit:
         """Set table properties."""
         self._extra_updates.append(SetPropertiesUpdate(updates=dict(properties)))
 
-    def set_ref(self, name: str, kind: SnapshotRefType, snapshot_id: int) -> None:
-        """Let a branch or tag point at a snapshot, with an explicit age so that expiry spares a tag."""
-        ages: dict[str, Any] = {"max-ref-age-ms": FOREVER_MS} if kind == "tag" else {}
+    def remove_properties(self, names: Iterable[str]) -> None:
+        """Remove table properties, which must be there."""
+        if removals := list(names):
+            self._extra_updates.append(RemovePropertiesUpdate(removals=removals))
+
+    def set_ref(self, name: str, kind: SnapshotRefType, snapshot_id: int, age_ms: int = FOREVER_MS) -> None:
+        """Let a branch or tag point at a snapshot, with an explicit age so that expiry spares a tag.
+
+        Args:
+            name: The branch or tag.
+            kind: Which of the two.
+            snapshot_id: The snapshot.
+            age_ms: How old the *snapshot* may become before expiry may remove a tag.
+        """
+        ages: dict[str, Any] = {"max-ref-age-ms": age_ms} if kind == "tag" else {}
         self._extra_updates.append(
             SetSnapshotRefUpdate.model_validate({"ref-name": name, "type": kind, "snapshot-id": snapshot_id, **ages})
         )

@@ -103,6 +103,11 @@ class TableSource:
         after = self.watermark_after(history, None)
         return TablePosition("history", history.pin, after=after, event_time=self.time_column)
 
+    def pins(self, position: Position) -> list[Json]:
+        """The versions that a restart at ``position`` would open again."""
+        at = TablePosition.from_json(position)
+        return [] if at.is_read else [at.pin]
+
     def open_version(self, pin: Json, table: Table | None = None) -> IcebergHistory:
         """A version that the source has pinned.
 

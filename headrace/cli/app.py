@@ -25,9 +25,11 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 boundary_app = typer.Typer(rich_markup_mode=None, help="Show or set the boundary record of a table.")
+lease_app = typer.Typer(rich_markup_mode=None, help="Show or release the leases of jobs on a table's snapshots.")
 dev_app = typer.Typer(rich_markup_mode=None, help="Real services on this machine: Kafka, S3, Iceberg catalog.")
 spec_app = typer.Typer(rich_markup_mode=None, help="Check job specs, print their JSON Schema.")
 app.add_typer(boundary_app, name="boundary")
+app.add_typer(lease_app, name="lease")
 app.add_typer(dev_app, name="dev")
 app.add_typer(spec_app, name="spec")
 
@@ -264,6 +266,37 @@ def boundary_set(
     from headrace.cli.boundary import set_boundary
 
     set_boundary(table, topic, offset, cluster, Settings(config, state, debug=debug))
+
+
+@lease_app.command("list")
+def lease_list(
+    table: TableArgument,
+    *,
+    json: JsonOption = False,
+    config: ConfigOption = None,
+    state: StateOption = None,
+    debug: DebugOption = False,
+) -> None:
+    """Show which jobs hold which snapshots of a table."""
+    from headrace.cli.lease import list_leases
+
+    list_leases(table, Settings(config, state, debug=debug), as_json=json)
+
+
+@lease_app.command("release")
+def lease_release(
+    table: TableArgument,
+    lease: Annotated[str | None, typer.Argument(metavar="LEASE", help="A lease's name.")] = None,
+    *,
+    all_stale: Annotated[bool, typer.Option("--all-stale", help="All that their jobs no longer renew.")] = False,
+    config: ConfigOption = None,
+    state: StateOption = None,
+    debug: DebugOption = False,
+) -> None:
+    """Remove a lease, or all leases of dead jobs, so that expiry may remove their snapshots."""
+    from headrace.cli.lease import release_leases
+
+    release_leases(table, lease, Settings(config, state, debug=debug), all_stale=all_stale)
 
 
 @dev_app.command("up")

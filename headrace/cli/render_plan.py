@@ -62,6 +62,7 @@ def _history(history: HistoryPlan) -> Table:
     snapshot = f" @ snapshot {history.snapshot}" if history.snapshot is not None else ""
     return _facts(
         ("history", f"{history.location}{snapshot}"),
+        *((("lease", history.lease),) if history.lease else ()),
         ("columns", _columns(history.columns, history.columns_total)),
         ("files by", history.files_predicate or "everything"),
         ("rows by", history.rows_predicate or "everything"),

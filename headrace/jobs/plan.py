@@ -27,6 +27,7 @@ class HistoryPlan:
         nbytes_total: The size before pruning; None: unknown.
         records: Rows in the files that are read, before the rows' predicate.
         records_total: Rows before pruning; None: unknown.
+        lease: The tag under which a run keeps the snapshot from expiry; None: nothing is tagged.
     """
 
     location: str
@@ -42,6 +43,7 @@ class HistoryPlan:
     nbytes_total: int | None
     records: int
     records_total: int | None
+    lease: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

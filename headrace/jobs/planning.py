@@ -75,7 +75,7 @@ def _warnings(record: Checkpoint | None) -> Sequence[str]:
 
 def _source(job: CompiledJob, source: JobSource, request: ReadRequest, position: Json) -> SourcePlan:
     if isinstance(source, TableSource):
-        return plan_table_source(source, request, position)
+        return plan_table_source(job, source, request, position)
     at = source.plan() if position is None else HybridPosition.from_json(position)
     found = at.resolution
     return SourcePlan(
@@ -93,7 +93,7 @@ def _history(job: CompiledJob, source: HybridSource, request: ReadRequest, at: H
     opened = source.history.open(request, at.pin, at.resolution)
     if not isinstance(opened, OpenLakeHistory):
         return None
-    return history_plan(job.history_location(source.name), at.pin, source.schema, request, opened.plan)
+    return history_plan(job, source, at.pin, request, opened.plan)
 
 
 def _tail(job: CompiledJob, source: HybridSource, request: ReadRequest, at: HybridPosition) -> TailPlan | None:

@@ -6,7 +6,11 @@ from collections.abc import Sequence
 
 import polars as pl
 
+from catalog.leases import Lease
+from headrace.jobs.compile import CompiledJob
+from headrace.jobs.compile_sources import JobSource
 from headrace.jobs.plan import HistoryPlan, SnapshotPlan, SourcePlan, TableTailPlan
+from headrace.jobs.spec import TableHistory
 from headrace.kernel.protocols import Json, ReadRequest
 from hybrid_source.history import HistoryPlan as PlannedHistory
 from hybrid_source.iceberg_history import newer_snapshots
@@ -15,7 +19,7 @@ from hybrid_source.table_position import TablePosition
 from hybrid_source.table_source import TableSource
 
 
-def plan_table_source(source: TableSource, request: ReadRequest, position: Json) -> SourcePlan:
+def plan_table_source(job: CompiledJob, source: TableSource, request: ReadRequest, position: Json) -> SourcePlan:
     """Plan a source that follows a table, from where it stands.
 
     Raises:
@@ -25,7 +29,7 @@ def plan_table_source(source: TableSource, request: ReadRequest, position: Json)
     history = None
     if at.phase == "history" and not at.is_read:
         planned = source.open_version(at.pin).plan(source.query(request, at))
-        history = history_plan(source.table, at.pin, source.schema, request, planned)
+        history = history_plan(job, source, at.pin, request, planned)
     return SourcePlan(source.name, history, None, None, source.time_column, table_tail=_table_tail(source, request, at))
 
 
@@ -58,13 +62,15 @@ def _table_tail(source: TableSource, request: ReadRequest, at: TablePosition) ->
 
 
 def history_plan(
-    location: str, pin: Json, schema: pl.Schema, request: ReadRequest, planned: PlannedHistory
+    job: CompiledJob, source: JobSource, pin: Json, request: ReadRequest, planned: PlannedHistory
 ) -> HistoryPlan:
     """What is read of one pinned version."""
-    report = planned.report
+    report, schema, snapshot = planned.report, source.schema, pin.get("snapshot_id")
+    wanted = job.spec.sources[source.name].history
+    leased = isinstance(wanted, TableHistory) and wanted.lease == "auto" and snapshot is not None
     return HistoryPlan(
-        location=location,
-        snapshot=pin.get("snapshot_id"),
+        location=job.history_location(source.name),
+        snapshot=snapshot,
         columns=columns_read(schema, request),
         columns_total=len(schema),
         files_predicate=planned.files_filter,
@@ -76,6 +82,7 @@ def history_plan(
         nbytes_total=report.nbytes_total,
         records=report.records,
         records_total=report.records_total,
+        lease=Lease.of(job.uid, source.name, snapshot, 0).name if leased else None,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from headrace.jobs.compile import compile_job
 from headrace.jobs.config import Config
+from headrace.jobs.leases import JobLeases
 from headrace.jobs.spec import JobSpec
 from headrace.kernel.clock import Clock
 from headrace.runtime import restarts
@@ -27,4 +28,4 @@ def run_job(
     """
     job = compile_job(spec, config)
     store = open_store(job.store, config.object_stores)
-    return restarts.run(job, store, job.policy, options, observer, stop, clock)
+    return restarts.run(job, store, job.policy, options, observer, stop, clock, JobLeases(job, clock))

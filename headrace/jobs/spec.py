@@ -36,6 +36,10 @@ ParquetLocation = Annotated[
 ]
 
 
+Lease = Literal["auto", "off"]
+_LEASE = "auto: the pinned snapshot is tagged while the job needs it, so that expiry spares it; off: it is not."
+
+
 class TableHistory(SpecModel):
     """History in an Iceberg table, as of one snapshot."""
 
@@ -43,6 +47,7 @@ class TableHistory(SpecModel):
     snapshot: int | None = Field(
         default=None, description="Snapshot id; the newest one when the job starts if not given."
     )
+    lease: Lease = Field(default="auto", description=_LEASE)
     where: Expression | None = Field(default=None, description="Reads only these rows of the history.")
     split_rows: Annotated[int, Field(ge=1)] | None = Field(default=None, description="Rows per split, about.")
 
@@ -283,6 +288,7 @@ class IcebergTable(SpecModel):
 
     table: TableName
     snapshot: int | None = None
+    lease: Lease = Field(default="auto", description=_LEASE)
 
 
 class ParquetTable(SpecModel):

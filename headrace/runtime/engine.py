@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import ExitStack, suppress
@@ -31,7 +31,7 @@ from headrace.kernel.protocols import (
 )
 from headrace.runtime.dataflow import Dataflow
 from headrace.runtime.graph import Graph
-from headrace.runtime.job import CheckpointPolicy, Program, RunOptions
+from headrace.runtime.job import CheckpointPolicy, Leases, Program, RunOptions
 from headrace.runtime.observer import EpochReport, Event, Level, Observer, Phase, StopSignal
 from headrace.runtime.progress import Meter
 from headrace.runtime.pump import DEPTH, Computed, Ended, Failed, Item, Pump
@@ -40,6 +40,7 @@ from headrace.runtime.schemas import resolve
 from headrace.state.checkpoint import Checkpoint, CheckpointStore, SavedOperator
 
 IDLE_S: Final = 0.2
+LEASES_EVERY_S: Final = 3600.0
 
 
 class Attempt:
@@ -57,6 +58,7 @@ class Attempt:
         stop: Asks for a graceful stop.
         clock: Paces epochs.
         meter: Counts over all attempts of a run.
+        leases: Keep the versions that the checkpoints need.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class Attempt:
         stop: StopSignal,
         clock: Clock,
         meter: Meter,
+        leases: Leases,
     ) -> None:
         self._program = program
         self._checkpoints = checkpoints
@@ -85,6 +88,8 @@ class Attempt:
         self._stop = stop
         self._clock = clock
         self._meter = meter
+        self._leases = leases
+        self._leased = float("-inf")
         self.epoch = record.epoch if record else 0
         self.epochs_done = 0
         self.opened = False
@@ -92,6 +97,7 @@ class Attempt:
         self._pumps: dict[str, Pump] = {}
         self._readers: dict[str, SourceReader] = {}
         self._positions: dict[str, Position] = {}
+        self._decided: dict[str, Position] = {}
         self._watermarks: dict[str, int] = {}
         self._origins: dict[str, str] = {}
         self._moved = False
@@ -143,6 +149,7 @@ class Attempt:
         if record is None:
             # A job that cannot be planned must leave no trace in its targets.
             self._open_sources({})
+            self._keep_leases(decided=False)
             self._flow.open_sinks(context, {})
             self._save(prepared={}, finished=False)
         else:
@@ -152,6 +159,7 @@ class Attempt:
                 return
             self._watermarks = {name: at for name, at in record.watermarks.items() if at is not None}
             self._open_sources(record.positions)
+            self._keep_leases(decided=False)
             self._event(Level.INFO, "recovered", f"resumed from epoch {record.epoch}", epoch=record.epoch)
 
     def _refuse_unfinished(self, record: Checkpoint) -> None:
@@ -170,7 +178,7 @@ class Attempt:
         for node in self._graph.sources():
             reader = node.source.open(pushed[node.id], positions.get(node.id))
             self._readers[node.id] = reader
-            self._positions[node.id] = reader.position
+            self._positions[node.id] = self._decided[node.id] = reader.position
             self._pumps[node.id] = Pump(node.id, reader, self._graph, self._queue, self._clock)
 
     # ------------------------------------------------------------------------------------------------------- running
@@ -197,6 +205,8 @@ class Attempt:
                     pass
             if self._due():
                 self._barrier(finished=False)
+            elif self._clock.monotonic() - self._leased >= LEASES_EVERY_S:
+                self._keep_leases(decided=False)
             self._report()
         return True
 
@@ -229,6 +239,8 @@ class Attempt:
             self._flow.drain()
         if self._moved or finished:
             self._barrier(finished=finished)
+        if ended or finished:
+            self._tell_of_leases(self._leases.end(finished=finished))
         self._report(Phase.FINISHED)
         return finished
 
@@ -260,6 +272,8 @@ class Attempt:
         crash.point("after-commit")
         committed = self._clock.monotonic()
         self._retire()
+        self._decided = dict(self._positions)
+        self._keep_leases(decided=True)
         self.epochs_done += 1
         self._observer.on_epoch(
             EpochReport(
@@ -347,6 +361,16 @@ class Attempt:
                 closing.callback(flow.close, abort=abort)
             for pump in self._pumps.values():
                 closing.callback(pump.close)
+
+    def _keep_leases(self, *, decided: bool) -> None:
+        """Of the decided positions: what has been read since may be read again."""
+        self._leased = self._clock.monotonic()
+        self._tell_of_leases(self._leases.keep(self._decided, self._pins, decided=decided))
+
+    def _tell_of_leases(self, problems: Sequence[HeadraceError]) -> None:
+        for error in problems:
+            message = f"a pinned snapshot is not safe from expiry: {error.message}"
+            self._observer.on_event(Event(Level.WARNING, "lease", message, error.to_dict()))
 
     def _event(self, level: Level, code: str, message: str, **context: Json) -> None:
         self._observer.on_event(Event(level, code, message, context))

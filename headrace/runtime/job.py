@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
-from headrace.kernel.protocols import Json
+from headrace.kernel.errors import HeadraceError
+from headrace.kernel.protocols import Json, Position
 from headrace.runtime.graph import Graph
 
 OnEnd: TypeAlias = Literal["drain", "suspend"]
@@ -24,6 +25,54 @@ class Program(Protocol):
 
     def graph(self, pins: Mapping[str, Json]) -> Graph:
         """The graph over those versions; loads the static tables."""
+
+
+class Leases(Protocol):
+    """Keeps the versions that a job's checkpoints need from being expired. Used by the engine's thread."""
+
+    def keep(
+        self, positions: Mapping[str, Position], pins: Mapping[str, Json], *, decided: bool
+    ) -> Sequence[HeadraceError]:
+        """Take or renew what a restart here would open, let go what no retained checkpoint needs any more.
+
+        Called before the first checkpoint is written, after each one, and now and then in between.
+
+        Args:
+            positions: Of the sources, as the last checkpoint has them (or the first one will).
+            pins: Of the static tables.
+            decided: A further checkpoint with them has been decided.
+
+        Returns:
+            What could not be done; the job goes on without.
+
+        Raises:
+            SnapshotGoneError: At the first call: a version has gone already.
+        """
+
+    def end(self, *, finished: bool) -> Sequence[HeadraceError]:
+        """A run has come to the end of all its input: let go what a later run will not need.
+
+        Args:
+            finished: A later run has nothing to do.
+        """
+
+
+class NoLeases:
+    """Keeps nothing."""
+
+    def keep(
+        self,
+        positions: Mapping[str, Position],  # noqa: ARG002 - the protocol's signature
+        pins: Mapping[str, Json],  # noqa: ARG002 - as above
+        *,
+        decided: bool,  # noqa: ARG002 - as above
+    ) -> Sequence[HeadraceError]:
+        """See :meth:`Leases.keep`."""
+        return ()
+
+    def end(self, *, finished: bool) -> Sequence[HeadraceError]:  # noqa: ARG002 - the protocol's signature
+        """See :meth:`Leases.end`."""
+        return ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from headrace.kernel.errors import (
 )
 from headrace.runtime.collector import quiet_collector
 from headrace.runtime.engine import Attempt
-from headrace.runtime.job import CheckpointPolicy, Program, RunOptions, RunResult
+from headrace.runtime.job import CheckpointPolicy, Leases, NoLeases, Program, RunOptions, RunResult
 from headrace.runtime.observer import Event, GuardedObserver, Level, Observer, StopSignal
 from headrace.runtime.progress import Meter
 from headrace.state.checkpoint import CheckpointStore
@@ -36,6 +36,7 @@ def run(
     observer: Observer,
     stop: StopSignal,
     clock: Clock | None = None,
+    leases: Leases | None = None,
 ) -> RunResult:
     """Run a job until it ends, is stopped, or fails.
 
@@ -70,6 +71,7 @@ def run(
                 stop=stop,
                 clock=clock,
                 meter=meter,
+                leases=leases or NoLeases(),
             )
             finished = attempt.run()
         except HeadraceError as error:
