@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, JsonValue
 
 from api.numbers import with_text_integers
 from headrace.jobs.records import Job, Transition
@@ -44,8 +44,10 @@ class JobRequest(BaseModel):
     )
 
     spec: dict[str, Any] = Field(description="The job spec (docs/job-spec.md, `headrace spec schema`).")
-    until: Literal["caught-up"] | None = Field(
-        default=None, description="`caught-up` ends at the end offsets seen at the start; without it the job runs on."
+    until: Literal["caught-up"] | AwareDatetime | None = Field(
+        default=None,
+        description="`caught-up` ends at the end offsets seen at the start, a time at the first records at or after "
+        "it; without it the job runs on.",
     )
     on_end: StopMode = Field(default=StopMode.DRAIN, description="What that end does with open windows.")
 
@@ -94,7 +96,7 @@ class JobView(BaseModel):
     state: JobState
     created_at: datetime
     updated_at: datetime
-    until: Literal["caught-up"] | None
+    until: str | None = Field(description="`caught-up`, or a time.")
     on_end: StopMode
     stop: StopView | None
     deleting: bool

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -12,6 +13,7 @@ import polars as pl
 from headrace.kernel import columns as system
 from headrace.kernel.boundary import Boundary
 from headrace.kernel.protocols import Batch, Json, Position, ReadRequest
+from headrace.kernel.until import until_ms
 from hybrid_source.history import HistoryPlan, HistorySplit
 from hybrid_source.iceberg_history import newer_snapshots
 from hybrid_source.splits import END_CURSOR
@@ -41,8 +43,10 @@ class TableReader:
         self._end: Json = None
         if not at.is_read:
             self._begin(source.open_version(at.pin))
-        if request.until == "caught-up":
+        if request.until is not None:
             self._look()
+            if isinstance(request.until, datetime):
+                self._pending = deque(self._before(until_ms(request.until)))
             self._end = self._pending[-1]["snapshot_id"] if self._pending else at.pin["snapshot_id"]
 
     # ------------------------------------------------------------------------------------------------------ protocol
@@ -64,7 +68,7 @@ class TableReader:
     @property
     def finished(self) -> bool:
         """See :attr:`headrace.kernel.protocols.SourceReader.finished`."""
-        bounded = self._request.until == "caught-up"
+        bounded = self._request.until is not None
         return bounded and self._at.is_read and self._at.pin["snapshot_id"] == self._end
 
     @property
@@ -102,6 +106,14 @@ class TableReader:
         self._table = self._source.load_table()
         self._looked = self._clock.monotonic()
         self._pending.extend(newer_snapshots(self._table, self._source.table, self._at.pin))
+
+    def _before(self, limit_ms: int) -> Iterator[Json]:
+        """The snapshots to come that were committed before a time; the first later one ends them."""
+        for pin in self._pending:
+            snapshot = self._table.snapshot_by_id(pin["snapshot_id"]) if self._table is not None else None
+            if snapshot is None or snapshot.timestamp_ms >= limit_ms:
+                return
+            yield pin
 
     def _enter(self, pin: Json) -> None:
         history = self._source.open_version(pin, self._table)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import cached_property
 from typing import Final
 
@@ -16,6 +17,7 @@ from headrace.kernel.boundary import Boundary, TopicPartition
 from headrace.kernel.clock import Clock, SystemClock
 from headrace.kernel.errors import GapError, HeadraceError, UnavailableError
 from headrace.kernel.protocols import Json, ReadRequest
+from headrace.kernel.until import Until, until_ms
 from hybrid_source.decode import Decoder, JsonDecoder
 from hybrid_source.hybrid import EventTime
 from hybrid_source.stages import OpenTail, TopicIdentity
@@ -138,9 +140,8 @@ class KafkaTail:
             self._compaction.check_tombstones(at, self.clock.now_us() // 1000)
         bounds = None
         if request.until is not None:
-            bounds = Bounds(
-                self._metadata.latest(places(found)), self.clock, transaction_wait_s=self.transaction_wait_s
-            )
+            ends = self._ends(request.until, places(found))
+            bounds = Bounds(ends, self.clock, transaction_wait_s=self.transaction_wait_s)
         return KafkaTailReader(
             self.cluster,
             self.topics,
@@ -154,6 +155,14 @@ class KafkaTail:
             clock=self.clock,
             discovery_s=self.discovery_s,
         )
+
+    def _ends(self, until: Until, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """End offsets: a partition without a record at or after the time ends where it ends now."""
+        latest = self._metadata.latest(partitions)
+        if not isinstance(until, datetime):
+            return latest
+        found = self._metadata.at_time(partitions, until_ms(until))
+        return {at: latest[at] if offset is None else offset for at, offset in found.items()}
 
     def _watermark(self, at: TailPosition, floor: int | None) -> TailWatermark:
         time_ = self.event_time or EventTime("")

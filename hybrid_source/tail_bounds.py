@@ -21,7 +21,7 @@ class Bounds:
     """End offsets of a bounded read. A partition is done when its *position* has reached its end.
 
     Args:
-        ends: End offset by partition (exclusive): high watermarks, below which open transactions may hold records back.
+        ends: End offset by partition (exclusive); below it open transactions may hold records back.
         clock: For the wait.
         transaction_wait_s: How long a partition may stand still below its end.
     """
@@ -38,6 +38,10 @@ class Bounds:
     def done(self, at: TopicPartition, position: int) -> bool:
         """Whether a partition has been read to its end; one without an end is done."""
         return position >= self.ends.get(at, 0)
+
+    def passed(self, nexts: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """The partitions of which a record beyond the end has come, with their ends: nothing below is to come."""
+        return {at: self.ends[at] for at, after in nexts.items() if after > self.ends.get(at, after)}
 
     def finished(self, nexts: Mapping[TopicPartition, int]) -> bool:
         """Whether all partitions are done."""

@@ -114,8 +114,12 @@ class KafkaTailReader:
             time.sleep(min(timeout, self._rate.wait()))
         else:
             records, events = self._split(self._assignment.consume(most, timeout))
+            passed = self._bounds.passed(records.nexts) if self._bounds is not None else {}
+            records = records.below(passed)
             if records.messages:
                 rows = self._take(records)
+            for at, end in passed.items():
+                self._move(at, end)
             self._meet(events)
         self._settle()
         watermark = self._watermark.advance(self._at_end)
@@ -168,8 +172,7 @@ class KafkaTailReader:
         if any(errors):
             events = [message for message, error in zip(messages, errors, strict=True) if error is not None]
             messages = [message for message, error in zip(messages, errors, strict=True) if error is None]
-        records = Records.of(messages, next(iter(self._found)) if len(self._found) == 1 else None)
-        return (records if self._bounds is None else records.below(self._bounds.ends)), events
+        return Records.of(messages, next(iter(self._found)) if len(self._found) == 1 else None), events
 
     def _take(self, records: Records) -> Rows:
         self._rate.take(len(records.messages))
@@ -206,6 +209,9 @@ class KafkaTailReader:
         if self._bounds is not None:
             offset = min(offset, self._bounds.ends.get(at, offset))
         self._log_ends[at] = offset
+        self._move(at, offset)
+
+    def _move(self, at: TopicPartition, offset: int) -> None:
         state = self._at.partitions[at]
         if offset > state.next:
             self._at = self._at.with_partitions({at: replace(state, next=offset)})

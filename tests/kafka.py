@@ -162,9 +162,12 @@ class Transaction:
         self.producer = producer
         self.open = True
 
-    def produce(self, topic: str, values: Iterable[bytes | None], *, partition: int = 0) -> list[int]:
+    def produce(
+        self, topic: str, values: Iterable[bytes | None], *, partition: int = 0, timestamp_ms: int = 0
+    ) -> list[int]:
         """Write records and wait until the broker has them; gives their offsets."""
-        return _write(self.producer, ({"topic": topic, "partition": partition, "value": value} for value in values))
+        common = {"topic": topic, "partition": partition, "timestamp": timestamp_ms}
+        return _write(self.producer, ({**common, "value": value} for value in values))
 
     def commit(self) -> None:
         self.producer.commit_transaction(SECONDS)

@@ -15,6 +15,7 @@ from headrace.cli import failure
 from headrace.cli.origins import check_origins
 from headrace.cli.settings import Settings
 from headrace.kernel.errors import ExitCode, HeadraceError, UserError
+from headrace.kernel.until import parse_until
 
 app = typer.Typer(
     name="headrace",
@@ -34,12 +35,6 @@ app.add_typer(dev_app, name="dev")
 app.add_typer(spec_app, name="spec")
 
 
-class Until(StrEnum):
-    """Where a run ends by itself."""
-
-    CAUGHT_UP = "caught-up"
-
-
 class OnEnd(StrEnum):
     """What happens to open windows at that end."""
 
@@ -56,7 +51,15 @@ StateOption = Annotated[Path | None, typer.Option("--state", help="State folder,
 DebugOption = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
 JsonLogsOption = Annotated[bool, typer.Option("--json-logs", help="Logs and errors as JSON lines.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-UntilOption = Annotated[Until | None, typer.Option("--until", help="End when all that is there now has been read.")]
+UntilOption = Annotated[
+    str | None,
+    typer.Option(
+        "--until",
+        metavar="caught-up|TIME",
+        callback=lambda text: text if parse_until(text) else None,
+        help="End when all that is there now has been read, or at the first records at or after a time (ISO 8601).",
+    ),
+]
 DevFolderOption = Annotated[Path | None, typer.Option("--state-dir", help="The stack's folder.")]
 
 
@@ -125,7 +128,7 @@ def run_command(
     from headrace.cli.run_job import run_file
 
     settings = Settings(config, state, debug=debug, json_logs=json_logs)
-    run_file(job, settings, until.value if until else None, on_end.value, on_stop.value)
+    run_file(job, settings, until, on_end.value, on_stop.value)
 
 
 @app.command()
@@ -194,7 +197,7 @@ def archive(
         partition_by=partition_by or [],
         cluster=cluster,
         changelog_key=changelog_key or [],
-        until=until.value if until else None,
+        until=until,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, cast
 
 from rich.console import Console
 
@@ -15,6 +15,8 @@ from headrace.cli.signals import graceful_stop
 from headrace.cli.words import count_text
 from headrace.jobs.loading import load_job
 from headrace.jobs.run import run_job
+from headrace.kernel.clock import SystemClock
+from headrace.kernel.until import check_until, parse_until
 from headrace.runtime.job import OnEnd, RunOptions, RunResult
 from headrace.runtime.observer import Event, Level, Observer, StopSignal
 
@@ -41,7 +43,9 @@ def run_spec(
         HeadraceError: As :func:`run_file`.
     """
     set_up_logging(as_json=settings.json_logs)
-    options = RunOptions(cast("Literal['caught-up'] | None", until), cast("OnEnd", on_end))
+    end = parse_until(until)
+    check_until(end, SystemClock().now_us())
+    options = RunOptions(end, cast("OnEnd", on_end))
     stop = StopSignal()
     with _observed(spec.name, settings) as (observer, told), graceful_stop(stop, told, drain=on_stop == "drain"):
         result = run_job(spec, config, options, observer, stop)

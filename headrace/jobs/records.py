@@ -22,7 +22,7 @@ class Draft:
         name: For people; need not be unique.
         uid: Names its checkpoint. At most one active job has it. None: made from the job's id.
         spec: The job spec as JSON.
-        until: ``caught-up`` for a bounded run, None to run for ever.
+        until: ``caught-up`` or a time as ISO 8601 for a bounded run, None to run for ever.
         on_end: What the end of a bounded input does with open windows.
         plan: What it is going to read, when it was planned before it was stored.
         backfill: The backfill request that the spec was made from.

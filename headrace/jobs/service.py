@@ -8,7 +8,7 @@ import re
 import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Protocol
 
 import polars as pl
 
@@ -18,8 +18,10 @@ from headrace.jobs.records import Created, Draft, Job, Page, RequestKey, Transit
 from headrace.jobs.spec import JobSpec, KafkaSink
 from headrace.jobs.states import JobKind, JobState, StopMode
 from headrace.jobs.store import JobStore
+from headrace.kernel.clock import SystemClock
 from headrace.kernel.errors import NotFoundError, SpecError, UserError
 from headrace.kernel.protocols import Json
+from headrace.kernel.until import Until, check_until, until_text
 
 MAX_KEY_LENGTH: Final = 255
 _KEY: Final = re.compile(r"[\x21-\x7e]+")
@@ -57,7 +59,7 @@ class JobService:
         self,
         spec: Mapping[str, Json],
         *,
-        until: Literal["caught-up"] | None = None,
+        until: Until | None = None,
         on_end: StopMode = StopMode.DRAIN,
         key: str | None = None,
     ) -> Created:
@@ -65,16 +67,16 @@ class JobService:
 
         Args:
             spec: The job spec as JSON values. ``${NAME}`` means nothing in it: the service's environment is its own.
-            until: ``caught-up`` ends at the end offsets seen at the start.
+            until: ``caught-up`` ends at the end offsets seen at the start, a time at the first records at or after it.
             on_end: What that end does with open windows.
             key: Idempotency key: the same request with the same key makes one job.
 
         Raises:
             SpecError: The spec is wrong, or names what is not there.
-            UserError: ``UID_IN_USE`` or ``IDEMPOTENCY_KEY_REUSED``.
+            UserError: ``UID_IN_USE``, ``IDEMPOTENCY_KEY_REUSED``, or ``UNTIL_INVALID``: the end lies in the future.
             ExternalError: A catalog does not answer; nothing was stored.
         """
-        body = {"spec": dict(spec), "until": until, "on_end": on_end.value}
+        body = {"spec": dict(spec), "until": until_text(until), "on_end": on_end.value}
         request = _request_key(key, "jobs", body)
         found = self._store.replay(request) if request else None
         if found is not None:
@@ -82,7 +84,8 @@ class JobService:
         with _pointing(lambda path: ["spec", *path]):
             checked = _parsed(spec)
             self._planner.check(checked)
-        draft = Draft(JobKind.JOB, checked.name, checked.uid, checked.to_json(), until=until, on_end=on_end)
+        check_until(until, SystemClock().now_us())
+        draft = Draft(JobKind.JOB, checked.name, checked.uid, checked.to_json(), until=until_text(until), on_end=on_end)
         return self._create(draft, request)
 
     def create_backfill(self, wanted: BackfillRequest, *, key: str | None = None) -> Created:

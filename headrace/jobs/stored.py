@@ -7,6 +7,7 @@ from headrace.jobs.config import Config
 from headrace.jobs.parse import parse_job
 from headrace.jobs.records import Job
 from headrace.jobs.run import run_job
+from headrace.kernel.until import parse_until
 from headrace.runtime.job import RunOptions, RunResult
 from headrace.runtime.observer import Observer, StopSignal
 
@@ -20,5 +21,5 @@ def run_stored(job: Job, config: Config, observer: Observer, stop: StopSignal) -
     spec = parse_job(job.spec)
     if job.backfill is not None:
         spec = restrict(spec, job.backfill["restriction"])
-    options = RunOptions("caught-up" if job.until == "caught-up" else None, job.on_end.value)
+    options = RunOptions(parse_until(job.until), job.on_end.value)
     return run_job(spec, config, options, observer, stop)

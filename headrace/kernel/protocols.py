@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from headrace.kernel.boundary import Boundary
+    from headrace.kernel.until import Until
 
 Json: TypeAlias = Any
 """A JSON value. 64-bit integers stay integers."""
@@ -53,12 +54,13 @@ class ReadRequest:
     Attributes:
         columns: The columns (payload and system) that the plan needs; None for all payload columns.
         predicate: Exact filter on rows, in Polars semantics. Every reader applies it in full.
-        until: ``None`` runs for ever; ``caught-up`` ends at the end offsets seen when the reader was opened.
+        until: ``None`` runs for ever; ``caught-up`` ends at the end offsets seen when the reader was opened, a time at
+            the first records at or after it (timestamps of Kafka; a history is read whole).
     """
 
     columns: Sequence[str] | None = None
     predicate: pl.Expr | None = None
-    until: Literal["caught-up"] | None = None
+    until: Until | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import Literal, Protocol, TypeAlias
 
 from headrace.kernel.errors import HeadraceError
 from headrace.kernel.protocols import Json, Position
+from headrace.kernel.until import Until
 from headrace.runtime.graph import Graph
 
 OnEnd: TypeAlias = Literal["drain", "suspend"]
@@ -101,12 +102,13 @@ class RunOptions:
     """How one run of a job ends.
 
     Attributes:
-        until: ``caught-up`` ends at the end offsets seen at the start; None runs until it is stopped.
+        until: ``caught-up`` ends at the end offsets seen at the start, a time at the first records at or after it;
+            None runs until it is stopped.
         on_end: At that end, ``drain`` fires what operators hold (the job is finished then, if it has state),
             ``suspend`` keeps it in the checkpoint.
     """
 
-    until: Literal["caught-up"] | None = None
+    until: Until | None = None
     on_end: OnEnd = "drain"
 
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import polars as pl
 
 from headrace.kernel import columns
 from headrace.kernel.protocols import ReadRequest
+from headrace.kernel.until import Until
 from headrace.runtime.graph import Graph
 from hybrid_source.pushdown import probe
 
 
-def requests(graph: Graph, until: Literal["caught-up"] | None) -> dict[str, ReadRequest]:
+def requests(graph: Graph, until: Until | None) -> dict[str, ReadRequest]:
     """Probe the plans over each source: which columns they need, which predicate they all imply."""
     out: dict[str, ReadRequest] = {}
     for node in graph.sources():

@@ -96,14 +96,18 @@ def test_create_show_list_stop_delete(client: httpx.Client) -> None:
     assert client.get("/v1/jobs", params={"state": "FAILED"}).json()["items"] == []
     assert client.get(f"/v1/jobs/{job_id}").json()["transitions"][0]["state"] == "CREATED"
     problem(client.post("/v1/jobs", json={"spec": spec("one")}), 409, "UID_IN_USE")
+    future = {"spec": spec("two"), "until": "2999-01-01T00:00:00Z"}
+    problem(client.post("/v1/jobs", json=future), 422, "UNTIL_INVALID")
+    problem(client.post("/v1/jobs", json=future | {"until": "2026-01-01"}), 422, "REQUEST_INVALID")
     assert client.post(f"/v1/jobs/{job_id}/stop").status_code == 202
     stopped = wait(client, job_id, *TERMINAL)
     assert stopped["state"] == "STOPPED"
     assert stopped["stop"]["mode"] == "suspend"
     assert stopped["worker"] is None
     assert client.post(f"/v1/jobs/{job_id}/stop").status_code == 200
-    again = client.post("/v1/jobs", json={"spec": spec("one", "end")})
+    again = client.post("/v1/jobs", json={"spec": spec("one", "end"), "until": "2026-01-01T00:00:00Z"})
     assert again.status_code == 201
+    assert again.json()["until"] == "2026-01-01T00:00:00+00:00"
     assert client.delete(f"/v1/jobs/{job_id}").status_code == 204
     problem(client.get(f"/v1/jobs/{job_id}"), 410, "JOB_DELETED")
     wait(client, again.json()["id"], "FINISHED")

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import logging
+import time
+from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
+from headrace.kernel.boundary import TopicPartition
 from headrace.kernel.errors import UnavailableError
+from headrace.kernel.protocols import ReadRequest
+from headrace.kernel.until import Until
 from headrace.testing import ManualClock
+from infra.dev.process import wait_until
 from tests.kafka import KafkaHelper
 from tests.tail import (
     CAUGHT_UP,
+    KEPT,
+    LIMIT_S,
+    at,
     read_bounded,
     read_until,
     tail_of,
@@ -20,15 +30,13 @@ from tests.tail import (
 pytestmark = pytest.mark.services
 
 
-def test_hyb_01_a_bounded_read_ends_at_a_transaction_marker(kafka: KafkaHelper) -> None:
-    topic = kafka.topic()
-    with kafka.transaction() as transaction:
-        transaction.produce(topic, values(1, 2))
-        transaction.commit()
-    kafka.settle(topic, 3)
-    read = read_bounded(tail_of(kafka, topic))
-    assert read.column() == [1, 2]
-    assert read.nexts == {"0": 3}
+T_MS = int(time.time() * 1000) + 600_000
+ENDS = ["caught-up", datetime.fromtimestamp(T_MS / 1000, UTC)]
+"""Both ways to bound a read. The time is to come, as markers have the broker's time and are to be older, too."""
+BEFORE: dict[str, Any] = {"timestamp_ms": T_MS - 1}
+AFTER: dict[str, Any] = {"timestamp_ms": T_MS}
+
+both_ends = pytest.mark.parametrize("until", ENDS, ids=["caught-up", "time"])
 
 
 def test_hyb_01_a_bounded_read_ends_behind_an_aborted_transaction(kafka: KafkaHelper) -> None:
@@ -46,6 +54,112 @@ def test_hyb_01_a_bounded_read_ends_behind_an_aborted_transaction(kafka: KafkaHe
     reader = again.open(CAUGHT_UP, read.batches[-1].position, None)
     assert reader.finished
     reader.close()
+
+
+@both_ends
+def test_hyb_01_a_bounded_read_ends_at_a_transaction_marker(kafka: KafkaHelper, until: Until) -> None:
+    """What follows the end makes no end-of-partition event there, and its first record is beyond the end."""
+    topic = kafka.topic(config=KEPT)
+    with kafka.transaction() as transaction:
+        transaction.produce(topic, values(1, 2), **BEFORE)
+        transaction.commit()
+    kafka.settle(topic, 3)
+    tail = tail_of(kafka, topic)
+    if until == "caught-up":
+        reader = tail.open(ReadRequest(until=until), tail.start(None), None)
+        kafka.produce(topic, values(*range(10)), **AFTER)
+    else:
+        kafka.produce(topic, values(*range(10)), **AFTER)
+        reader = tail.open(ReadRequest(until=until), tail.start(None), None)
+    read = read_until(reader, lambda _: reader.finished)
+    reader.close()
+    assert read.column() == [1, 2]
+    assert read.nexts == {"0": 3}
+
+
+@both_ends
+def test_hyb_01_an_aborted_tail_and_idle_partitions_hold_nothing_up(kafka: KafkaHelper, until: Until) -> None:
+    topic = kafka.topic(4, config=KEPT)
+    kafka.produce(topic, values(1, 2), **BEFORE)
+    kafka.produce(topic, values(3), partition=1, **BEFORE)
+    with kafka.transaction() as transaction:
+        transaction.produce(topic, values(7, 8), **BEFORE)
+        transaction.produce(topic, values(9), partition=2, **BEFORE)
+    kafka.settle(topic, 5)
+    kafka.settle(topic, 2, partition=2)
+    read = read_bounded(tail_of(kafka, topic), request=ReadRequest(until=until))
+    assert sorted(read.column()) == [1, 2, 3]
+    assert read.nexts == {"0": 5, "1": 1, "2": 2, "3": 0}
+
+
+@both_ends
+@pytest.mark.parametrize("ended", ["aborted", "committed"])
+def test_hyb_02_what_stands_above_an_open_transaction_is_waited_for(
+    kafka: KafkaHelper, until: Until, ended: str
+) -> None:
+    topic = kafka.topic(config=KEPT)
+    hanging = kafka.begin()
+    hanging.produce(topic, values(0), **BEFORE)
+    with kafka.transaction() as transaction:
+        transaction.produce(topic, values(1, 2), **BEFORE)
+        transaction.commit()
+    if until != "caught-up":
+        kafka.produce(topic, values(5), **AFTER)
+    tail = tail_of(kafka, topic)
+    reader = tail.open(ReadRequest(until=until), tail.start(None), None)
+    for _ in range(3):
+        assert reader.poll(0.1) is None
+        assert not reader.finished
+    hanging.abort() if ended == "aborted" else hanging.commit()
+    read = read_until(reader, lambda _: reader.finished)
+    reader.close()
+    assert read.column() == ([1, 2] if ended == "aborted" else [0, 1, 2])
+    assert read.nexts == {"0": 4}
+
+
+def test_hyb_02_a_transaction_that_is_open_beyond_the_end_is_not_waited_for(kafka: KafkaHelper) -> None:
+    topic = kafka.topic(config=KEPT)
+    kafka.produce(topic, values(1, 2), **BEFORE)
+    with kafka.transaction() as hanging:
+        hanging.produce(topic, values(3), **AFTER)
+        read = read_bounded(tail_of(kafka, topic), request=ReadRequest(until=ENDS[1]))
+        assert read.column() == [1, 2]
+        assert read.nexts == {"0": 2}
+
+
+@both_ends
+def test_hyb_01_compacted_holes_hold_nothing_up_and_are_no_gap(kafka: KafkaHelper, until: Until) -> None:
+    config = {**KEPT, "cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "segment.ms": "3600000"}
+    topic, hour = kafka.topic(config=config), 3_600_000
+    for number in range(10):
+        kafka.produce(topic, values(number), key=b"k%d" % (number % 2), timestamp_ms=T_MS - 9 * hour)
+    for number, back in ((10, 4), (11, 2), (12, 0)):  # each begins a segment; the ones before can be compacted
+        kafka.produce(topic, values(number), key=b"n%d" % number, timestamp_ms=T_MS - back * hour)
+    assert wait_until(lambda: len(kafka.drain(topic)) == 5, LIMIT_S)
+    last = [12] if until == "caught-up" else []
+    tail = tail_of(kafka, topic, compacted=True)
+    assert tail.offsets(tail.start(None)) == {TopicPartition(topic, 0): 0}
+    for start in (0, 3, 8):
+        read = read_bounded(tail, at(topic, p0=start), ReadRequest(until=until))
+        assert read.column() == [8, 9, 10, 11, *last]
+        assert read.nexts == {"0": 12 + len(last)}
+        assert "lost" not in read.batches[-1].position
+
+
+def test_a_time_ends_each_partition_at_its_first_record_then(kafka: KafkaHelper) -> None:
+    topic = kafka.topic(3, config=KEPT)
+    kafka.produce(topic, values(1), **BEFORE)
+    kafka.produce(topic, values(2, 3), **AFTER)
+    kafka.produce(topic, values(4), **BEFORE)  # out of order, behind the end
+    kafka.produce(topic, values(5), partition=1, **AFTER)
+    kafka.produce(topic, values(6), partition=2, **BEFORE)
+    tail = tail_of(kafka, topic)
+    read = read_bounded(tail, request=ReadRequest(until=ENDS[1]))
+    assert sorted(read.column()) == [1, 6]
+    assert read.nexts == {"0": 1, "1": 0, "2": 1}
+    beyond = tail.open(ReadRequest(until=ENDS[1]), at(topic, p0=3, p1=0, p2=1), None)
+    assert beyond.finished
+    beyond.close()
 
 
 def test_a_bounded_read_leaves_what_comes_after_its_end(kafka: KafkaHelper) -> None:

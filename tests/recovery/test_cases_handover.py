@@ -84,6 +84,23 @@ def test_hyb_02_a_bounded_job_never_ends_well_without_rows_above_an_open_transac
     assert_same(site.read("out"), rows[1:], "committed rows")
 
 
+def test_hyb_02_a_run_until_a_time_reads_the_history_whole_and_the_tail_below_that_time(site: Site) -> None:
+    rows, topic = readings(40), site.kafka.topic(config={"retention.ms": "-1"})
+    until = START + timedelta(days=30)
+    ms = int(until.timestamp() * 1000)
+    site.kafka.produce(topic, encoded(rows[:30]), timestamp_ms=ms - 1)
+    site.kafka.produce(topic, encoded(rows[30:]), timestamp_ms=ms)
+    read = source(topic, site.table("history", rows[:10]), boundary={"offsets": {0: 10}})
+    job = copy_job(site, "until", read)
+    assert site.start("run", job, "--until", until.isoformat()).end() == 0
+    assert_same(site.read("out"), rows[:30], "rows below the time")
+    assert read_in(site.finish(job)) == 10
+    assert_same(site.read("out"), rows, "all rows")
+    late = site.start("run", job, "--until", "2999-01-01T00:00:00Z")
+    assert late.end() == 2
+    assert "lies in the future" in late.text()
+
+
 # --------------------------------------------------------------------------------------------------------- HYB-04, gaps
 
 

@@ -97,7 +97,6 @@ class TestUsage:
             (["rum"], "no such command 'rum'"),
             (["run"], "missing argument 'JOB'"),
             (["run", "job.yaml", "--untl", "x"], "no such option: --untl"),
-            (["run", "job.yaml", "--until", "x"], "invalid value for '--until'"),
             (["spec"], "missing command"),
         ],
     )
@@ -106,6 +105,10 @@ class TestUsage:
         shown = capsys.readouterr().err
         assert shown.startswith(f"error[USAGE]: {message}")
         assert "hint: see headrace" in shown
+
+    def test_an_end_that_is_none(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert app.run(["run", "job.yaml", "--until", "x"]) == ExitCode.USER
+        assert capsys.readouterr().err.startswith("error[UNTIL_INVALID]: 'x' is no end of a run")
 
 
 class TestSpecCommands:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _JVM: Final = ("-Xms256m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.awt.headless=true")
 _FORMAT_SECONDS: Final = 120.0
 
-# Internal topics small and unreplicated; deletion checks often, so that a test sees retention happen.
+# Internal topics small and unreplicated; retention and compaction check often, so that a test sees them happen.
 _PROPERTIES: Final = """\
 process.roles=broker,controller
 node.id=1
@@ -56,6 +56,7 @@ broker.session.timeout.ms=6000
 broker.heartbeat.interval.ms=1000
 log.retention.check.interval.ms=1000
 log.initial.task.delay.ms=500
+log.cleaner.backoff.ms=500
 file.delete.delay.ms=1000
 transaction.abort.timed.out.transaction.cleanup.interval.ms=1000
 """
