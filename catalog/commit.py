@@ -30,7 +30,16 @@ from catalog.staging import StagedManifest, staged_files
 from catalog.tokens import ATTEMPT, Committed, SinkKey, SinkState, find_state, state_property, token
 from headrace.kernel.boundary import Boundary
 from headrace.kernel.clock import Clock
-from headrace.kernel.errors import BoundaryError, DataError, FencedError, IdentityError, NotFoundError
+from headrace.kernel.errors import (
+    BoundaryError,
+    DataError,
+    IdentityError,
+    NotFoundError,
+    SupersededError,
+    has_commits,
+    superseded,
+)
+from headrace.kernel.protocols import Entry
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
@@ -77,7 +86,7 @@ def commit_epoch(catalogs: Catalogs, wanted: EpochCommit, policy: RetryPolicy | 
     Raises:
         NotFoundError: The table (``TABLE_NOT_FOUND``) or the branch (``BRANCH_NOT_FOUND``) is gone.
         IdentityError: The table was recreated.
-        FencedError: Another lineage of the job has taken the sink over.
+        SupersededError: Another lineage of the job has taken the sink over.
         DataError: The table was rolled back behind what this lineage has committed (``TABLE_ROLLED_BACK``).
         CommitFailedError: Other writers were faster until the time was used up; certainly not committed.
         UnavailableError: The catalog was down from the start; certainly not committed.
@@ -88,7 +97,13 @@ def commit_epoch(catalogs: Catalogs, wanted: EpochCommit, policy: RetryPolicy | 
 
 
 def fence(
-    catalogs: Catalogs, table: TableName, key: SinkKey, lineage: str, policy: RetryPolicy | None = None
+    catalogs: Catalogs,
+    table: TableName,
+    key: SinkKey,
+    lineage: str,
+    policy: RetryPolicy | None = None,
+    *,
+    entry: Entry = Entry.GOES_ON,
 ) -> SinkState:
     """Make it the turn of ``lineage``: from now on no commit of another lineage of this sink can succeed.
 
@@ -98,19 +113,49 @@ def fence(
     Another lineage's zombie may hold an epoch that the table has never seen; its tag is taken away, which its commit
     asserts. Where it has no tag (the table had no snapshot when it began), an empty snapshot moves the branch's head.
 
+    A lineage that begins takes another one's turn only while that one has committed nothing, so that the same rows are
+    not written by two; that is decided on the very metadata that the fence asserts. One that goes on and finds
+    another's turn has lost its own for good.
+
     A missing branch is made from the head of ``main``.
 
+    Args:
+        catalogs: Where the table's catalog is configured.
+        table: The table.
+        key: The sink.
+        lineage: Whose turn it is to be.
+        policy: How long it is tried.
+        entry: How the lineage comes to the table.
+
     Returns:
-        The sink's state before the fence, as the table tells it; ``committed`` may be of an earlier lineage.
+        The sink's state under the fence.
 
     Raises:
+        UserError: The lineage begins, and another one has committed to the table (``SINK_HAS_COMMITS``).
+        SupersededError: It goes on, and another one has taken the turn since.
         NotFoundError: The table is gone, or its branch is missing and cannot be made.
         UnavailableError: The catalog was down.
         CommitFailedError: Other writers were faster until the time was used up.
         CommitUnknownError: It may be fenced, and the table could not be read to decide it.
     """
     policy = policy or RetryPolicy()
-    return apply(catalogs, _FenceChange(table, key, lineage, policy.clock), policy)
+    return apply(catalogs, _FenceChange(table, key, lineage, policy.clock, entry), policy)
+
+
+def refuse_commits(table: Table, name: TableName, key: SinkKey, lineage: str) -> None:
+    """Refuse a table that holds what another lineage of the job has committed. Changes nothing.
+
+    Raises:
+        UserError: It does (``SINK_HAS_COMMITS``).
+    """
+    earlier = find_state(table.metadata, key).committed
+    if earlier is not None and earlier.lineage != lineage:
+        raise has_commits(
+            f"table {name}",
+            key.job_uid,
+            f"snapshot {earlier.snapshot_id} is epoch {earlier.epoch} of another life of this job",
+            {"table": str(name), "epoch": earlier.epoch},
+        )
 
 
 def set_boundary(catalogs: Catalogs, name: TableName, boundary: Boundary, policy: RetryPolicy | None = None) -> int:
@@ -149,11 +194,7 @@ class _EpochChange:
             raise _no_branch(wanted.table, wanted.key.branch)
         state = find_state(table.metadata, wanted.key)
         if state.lineage is not None and state.lineage != wanted.lineage:
-            raise FencedError(
-                f"another instance has taken over the sink {wanted.key.sink_id!r} of job {wanted.key.job_uid!r}",
-                detail=f"table {wanted.table} is written under lineage {state.lineage}, this is {wanted.lineage}",
-                hint="stop this instance; the other one has all the job's rows",
-            )
+            raise _superseded(wanted.table, wanted.key, wanted.lineage, state.lineage)
         here = state.committed if state.committed and state.committed.lineage == wanted.lineage else None
         if here is not None and here.epoch >= wanted.epoch:
             return here
@@ -187,6 +228,7 @@ class _FenceChange:
     key: SinkKey
     lineage: str
     clock: Clock
+    entry: Entry
 
     @property
     def branch(self) -> str:
@@ -196,7 +238,13 @@ class _FenceChange:
         if self.branch != MAIN and self.branch not in table.metadata.refs:
             return None
         state = find_state(table.metadata, self.key)
-        return state if state.lineage == self.lineage else None
+        if state.lineage == self.lineage:
+            return state
+        if self.entry is Entry.BEGINS:
+            refuse_commits(table, self.table, self.key, self.lineage)
+        elif self.entry is Entry.GOES_ON and state.lineage is not None:
+            raise _superseded(self.table, self.key, self.lineage, state.lineage)
+        return None
 
     def build(self, table: Table) -> Commit:
         commit, refs = Commit(table), table.metadata.refs
@@ -205,6 +253,8 @@ class _FenceChange:
         state, head, tag = find_state(table.metadata, self.key), refs.get(self.branch), self.key.tag(self.lineage)
         commit.set_properties(state_property(self.key, self.lineage, state.committed, _now_ms(self.clock)))
         commit.require_ref(tag)
+        # Nobody has committed since the table was read, or what was found out from it would no longer hold.
+        commit.require_ref(self.branch)
         before = self.key.tag(state.lineage) if state.lineage is not None else None
         if head is not None and (before is None or before in refs):
             if before is not None:
@@ -270,6 +320,10 @@ def rolled_back(name: TableName, key: SinkKey, here: Committed | None) -> DataEr
         hint="restore the job from a savepoint of that epoch, or roll the table forward again",
         code=ROLLED_BACK,
     )
+
+
+def _superseded(name: TableName, key: SinkKey, lineage: str, owner: str) -> SupersededError:
+    return superseded(f"table {name}", key.sink_id, key.job_uid, lineage, owner)
 
 
 def _no_branch(name: TableName, branch: str) -> NotFoundError:

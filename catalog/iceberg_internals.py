@@ -28,6 +28,7 @@ from pyiceberg.manifest import (
     write_manifest,
 )
 from pyiceberg.table import Transaction
+from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Operation, SnapshotSummaryCollector, Summary, update_snapshot_summaries
 from pyiceberg.table.update import (
     AssertRefSnapshotId,
@@ -174,7 +175,7 @@ class Commit:
         found = self._table.metadata.refs.get(name)
         expected = found.snapshot_id if found else None
         # The spec allows no assertion on other references of a table without snapshots; main's own fences there.
-        if self._table.metadata.snapshots:
+        if self._table.metadata.snapshots or name == MAIN_BRANCH:
             self._extra_requirements.append(AssertRefSnapshotId.model_validate({"ref": name, "snapshot-id": expected}))
 
     def write(self) -> None:

@@ -15,7 +15,7 @@ from catalog.catalogs import Catalogs, TableName
 from catalog.staging import DataFileWriter
 from headrace.kernel.boundary import Boundary, PartitionRange, TopicBoundary
 from headrace.kernel.errors import FencedError, NotFoundError
-from headrace.kernel.protocols import EpochId, SinkContext
+from headrace.kernel.protocols import Entry, EpochId, SinkContext
 from headrace.sinks.iceberg import IcebergSink, IcebergWriter
 
 ROWS = pl.Schema({"id": pl.Int64(), "day": pl.Date()})
@@ -74,11 +74,14 @@ class Lake:
         job: str = "job",
         schema: pl.Schema = ROWS,
         blobs: Blobs | None = None,
+        entry: Entry = Entry.GOES_ON,
         **options: Any,
     ) -> IcebergWriter:
         settings = {"create": True, "clock": self.clock, **options}
         sink = IcebergSink("out", self.catalogs, str(self.name), **settings)
-        return sink.open(schema, SinkContext(job, lineage, blobs or self.blobs))
+        decided = None if entry is Entry.BEGINS else 0
+        context = SinkContext(job, lineage, blobs or self.blobs, decided, entry is Entry.RESTORED)
+        return sink.open(schema, context)
 
     def table(self) -> Any:
         return self.catalogs.load(self.name)

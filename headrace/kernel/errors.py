@@ -24,6 +24,7 @@
     │   ├── CommitUnknownError     the commit may have happened: never retried blindly
     │   └── TransactionAbortedError  the epoch's transaction is gone: replay from the checkpoint
     ├── FencedError                another instance owns the job: stop for good
+    │   └── SupersededError        so says a target: the job was begun anew with another state
     └── InternalError              a fault of Headrace
 
 Every error has a stable ``code``, a ``domain``, ``retryable``, a primary message in lower case, an optional
@@ -247,6 +248,42 @@ class FencedError(HeadraceError):
     default_code = "FENCED"
     domain = Domain.EXTERNAL
     exit_code = ExitCode.FENCED
+
+
+class SupersededError(FencedError):
+    """A target belongs to another lineage: the job was begun with another state. Final whatever the own head says."""
+
+    default_code = "LINEAGE_SUPERSEDED"
+
+
+def superseded(target: str, sink: str, job_uid: str, lineage: str, owner: str) -> SupersededError:
+    """The error for a lineage that meets another one's mark in a target.
+
+    Args:
+        target: What is marked, such as ``table lake.ns.t``.
+        sink: The sink's id.
+        job_uid: The job.
+        lineage: The lineage that stops.
+        owner: The one whose mark it is.
+    """
+    return SupersededError(
+        f"another instance, with a state of its own, has taken over the sink {sink!r} of job {job_uid!r}",
+        detail=f"{target} belongs to lineage {owner}, this is {lineage}",
+        hint="stop this instance: the other one has all the job's rows. One uid belongs to one state folder (or "
+        "checkpoint store); give one of the two jobs another uid",
+    )
+
+
+def has_commits(target: str, job_uid: str, detail: str, context: dict[str, Any]) -> UserError:
+    """The error for a job that begins although a target holds what another lineage of it has committed."""
+    return UserError(
+        f"{target} holds what job {job_uid!r} has committed before, and the job would begin anew and write it again",
+        detail=detail,
+        hint="run the job with the state (or checkpoint store) it had; to begin anew, delete the target, or give the "
+        "job another uid and accept that the rows are there twice",
+        code="SINK_HAS_COMMITS",
+        context={"job": job_uid, **context},
+    )
 
 
 class InternalError(HeadraceError):

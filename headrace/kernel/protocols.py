@@ -240,6 +240,17 @@ class EpochId:
     attempt: str
 
 
+class Entry(StrEnum):
+    """How a lineage comes to a target, and from whom it may take the turn to write there."""
+
+    BEGINS = "begins"
+    """It has decided nothing: from one that has committed nothing."""
+    RESTORED = "restored"
+    """It goes on from another lineage's record: from anybody."""
+    GOES_ON = "goes on"
+    """It has had its turn: from nobody."""
+
+
 @dataclass(frozen=True, slots=True)
 class SinkContext:
     """What a sink writer is opened with.
@@ -248,13 +259,22 @@ class SinkContext:
         job_uid: The job.
         lineage: The uninterrupted history of epochs that goes on here.
         blobs: The job's blob store; a sink writes below ``staging/``.
-        decided: The lineage's last decided epoch; None for a job that begins, whose sinks hold nothing of it yet.
+        decided: The last decided epoch; None for a job that begins, whose sinks hold nothing of it yet.
+        restored: That epoch is another lineage's.
     """
 
     job_uid: str
     lineage: str
     blobs: BlobStore
     decided: int | None = 0
+    restored: bool = False
+
+    @property
+    def entry(self) -> Entry:
+        """How the lineage comes to its targets."""
+        if self.decided is None:
+            return Entry.BEGINS
+        return Entry.RESTORED if self.restored else Entry.GOES_ON
 
 
 class SinkWriter(Protocol):

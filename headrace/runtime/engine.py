@@ -145,7 +145,8 @@ class Attempt:
         states = {name: operator.state for name, operator in saved.items()}
         self._flow = Dataflow(self._graph, resolve(self._graph), states)
         decided = record.epoch if record else None
-        context = SinkContext(self._program.uid, self.head.lineage, self._blobs, decided)
+        restored = record is not None and record.lineage != self.head.lineage
+        context = SinkContext(self._program.uid, self.head.lineage, self._blobs, decided, restored)
         if record is None:
             # A job that cannot be planned must leave no trace in its targets.
             self._open_sources({})

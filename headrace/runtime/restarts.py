@@ -12,6 +12,7 @@ from headrace.kernel.errors import (
     ExternalError,
     FencedError,
     HeadraceError,
+    SupersededError,
     TransactionAbortedError,
     UnavailableError,
 )
@@ -111,5 +112,8 @@ def _result(status: Literal["finished", "suspended"], epoch: int, meter: Meter, 
 
 
 def _recoverable(error: HeadraceError) -> bool:
-    # The head is still ours, so what looked like a fence was a transaction that the broker timed out.
+    # The head is still ours, so what looked like a fence was a transaction that the broker timed out; but a target that
+    # belongs to another lineage is not decided by our head.
+    if isinstance(error, SupersededError):
+        return False
     return error.retryable or isinstance(error, FencedError | TransactionAbortedError)

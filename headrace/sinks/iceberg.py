@@ -19,16 +19,16 @@ import polars as pl
 from catalog.boundary_record import find_boundary, merged
 from catalog.catalogs import Catalogs, TableName
 from catalog.changing import RetryPolicy
-from catalog.commit import EpochCommit, check_identity, commit_epoch, fence, rolled_back
+from catalog.commit import EpochCommit, check_identity, commit_epoch, fence, refuse_commits, rolled_back
 from catalog.fitting import fit
 from catalog.staging import DEFAULT_TARGET_FILE_SIZE, remove, seal
 from catalog.tables import load_or_create
-from catalog.tokens import SinkKey, find_state
+from catalog.tokens import SinkKey
 from headrace.kernel import crash
 from headrace.kernel.boundary import Boundary
 from headrace.kernel.clock import Clock, SystemClock
-from headrace.kernel.errors import BoundaryError, FencedError, NotFoundError, UserError
-from headrace.kernel.protocols import BlobStore, EpochId, PreCommit, SinkContext
+from headrace.kernel.errors import BoundaryError, FencedError, NotFoundError
+from headrace.kernel.protocols import BlobStore, Entry, EpochId, PreCommit, SinkContext
 from headrace.sinks import iceberg_precommit
 from headrace.sinks.iceberg_buffer import EpochBuffer, open_for_writing
 
@@ -84,6 +84,7 @@ class IcebergSink:
             NotFoundError: The catalog, or the table and ``create`` is off or the job has written to it before.
             IdentityError: The table is not the one this lineage has written to.
             SchemaError: The rows do not fit the table.
+            UserError: The job begins, and the table holds what it committed before (``SINK_HAS_COMMITS``).
         """
         name = TableName.parse(self.table)
         identity = _Identity(context.blobs, f"staging/{quote(self.id, safe='')}/table-{context.lineage}.json")
@@ -96,6 +97,9 @@ class IcebergSink:
         if recorded is not None:
             check_identity(table, name, recorded)
         fit(schema, table.schema(), str(name))
+        if context.entry is Entry.BEGINS:
+            # Before any sink of the job fences an instance that works with another state.
+            refuse_commits(table, name, SinkKey(context.job_uid, self.id, self.branch), context.lineage)
         identity.record(str(table.metadata.table_uuid))
         return IcebergWriter(self, name, table, schema, context)
 
@@ -111,7 +115,7 @@ class IcebergWriter:
         self._key = SinkKey(context.job_uid, sink.id, sink.branch)
         self._lineage = context.lineage
         self._uuid = str(table.metadata.table_uuid)
-        self._begins = context.decided is None
+        self._entry = context.entry
         self._buffer = EpochBuffer(
             sink.catalogs, name, table, schema, self._key.digest, sink.target_file_size, sink.buffer_bytes
         )
@@ -126,11 +130,10 @@ class IcebergWriter:
             DataError: The table was rolled back behind what this lineage has committed (``TABLE_ROLLED_BACK``).
             NotFoundError: The table is gone.
             IdentityError: The table of the pre-commit is not this one.
-            UserError: The job begins, and the table holds what it committed before (``SINK_HAS_COMMITS``).
+            SupersededError: Another lineage of the job has taken the sink over.
+            UserError: The job begins, and another lineage of it has committed meanwhile (``SINK_HAS_COMMITS``).
         """
-        if self._begins:
-            self._refuse_earlier_commits()
-        state = fence(self._sink.catalogs, self._name, self._key, self._lineage, self._sink.retry)
+        state = fence(self._sink.catalogs, self._name, self._key, self._lineage, self._sink.retry, entry=self._entry)
         here = state.committed if state.committed and state.committed.lineage == self._lineage else None
         if state.rolled_back:
             raise rolled_back(self._name, self._key, here)
@@ -192,20 +195,6 @@ class IcebergWriter:
     def close(self) -> None:
         """See ``SinkWriter.close``."""
         self._buffer.close()
-
-    def _refuse_earlier_commits(self) -> None:
-        """Checked before the fence, which would stop an instance that works with another state folder."""
-        earlier = find_state(self._sink.catalogs.load(self._name).metadata, self._key).committed
-        if earlier is not None and earlier.lineage != self._lineage:
-            raise UserError(
-                f"table {self._name} holds what job {self._key.job_uid!r} has committed before, and the job "
-                "would begin anew and write it again",
-                detail=f"snapshot {earlier.snapshot_id} is epoch {earlier.epoch} of another life of this job",
-                hint="run the job with the state (or checkpoint store) it had; to begin anew, drop the table, or give "
-                "the job another uid and accept that the rows are there twice",
-                code="SINK_HAS_COMMITS",
-                context={"table": str(self._name), "job": self._key.job_uid, "epoch": earlier.epoch},
-            )
 
     def _marker_due(self, coverage: Boundary | None) -> bool:
         if coverage is None or merged(self._covered, coverage) == self._covered:

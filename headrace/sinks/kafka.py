@@ -4,7 +4,8 @@
 transaction, and waits until the broker has them all: a record that is refused or a right that is missing shows before
 the epoch is decided. *Commit* commits that transaction. If it is gone (timed out, fenced, the process died),
 ``init_transactions`` with a new producer settles what was open, the marker topic tells whether the epoch was
-committed, and if not it is produced again from the staged records.
+committed, and if not it is produced again from the staged records. Of two lineages of a job one writes:
+:mod:`headrace.sinks.kafka_turn`.
 
 A changelog (rows with ``_weight``) becomes upserts by key: the newest row of each key, and a null value (a tombstone)
 for one that is gone, as a compacted topic wants it. The key must tell rows apart.
@@ -34,11 +35,12 @@ from headrace.kernel.errors import (
     NotFoundError,
     UnavailableError,
 )
-from headrace.kernel.protocols import EpochId, PreCommit, SinkContext
+from headrace.kernel.protocols import Entry, EpochId, PreCommit, SinkContext
 from headrace.sinks import commit_marker
 from headrace.sinks.json_encode import json_object, record_key
 from headrace.sinks.kafka_topics import ensure_topic
 from headrace.sinks.kafka_transaction import TransactionalProducer
+from headrace.sinks.kafka_turn import Turn
 from headrace.sinks.upserts import check_upsert_key, upserts
 from headrace.state.checkpoint import staging_folder
 from headrace.state.frames import frame_from_ipc, frame_to_ipc
@@ -79,6 +81,8 @@ class KafkaSink:
         Raises:
             NotFoundError: The topic is not there, and is not to be created.
             SchemaError: A column has no JSON form, or a key column is missing.
+            SupersededError: Another lineage of the job has taken the sink over.
+            UserError: The job begins, and the topic holds what it committed before (``SINK_HAS_COMMITS``).
         """
         encoder = _encoder(self, schema)
         if self.create:
@@ -86,7 +90,11 @@ class KafkaSink:
         else:
             topic = KafkaMetadata(self.cluster).describe(self.topic)
         partition = commit_marker.ensure_marker_topic(self.cluster, context.job_uid, self.id, _SHARD)
-        return KafkaSinkWriter(self, context, encoder, topic.topic_id, partition)
+        target = commit_marker.target_name(self.topic, topic.topic_id)
+        turn = Turn(self.cluster, self.id, _SHARD, self.topic, target, context, partition)
+        # Before any sink of the job fences an instance that works with another state.
+        turn.check()
+        return KafkaSinkWriter(self, context, encoder, topic.topic_id, turn)
 
 
 class KafkaSinkWriter:
@@ -98,13 +106,13 @@ class KafkaSinkWriter:
         context: SinkContext,
         encoder: Callable[[pl.DataFrame], pl.DataFrame],
         topic_id: str | None,
-        marker_partition: int,
+        turn: Turn,
     ) -> None:
         self._sink = sink
         self._context = context
         self._encoder = encoder
         self._topic_id = topic_id
-        self._marker_partition = marker_partition
+        self._turn = turn
         self._producer: TransactionalProducer | None = None
         self._records = _Records(sink.id, context)
         self._prepared: EpochId | None = None
@@ -116,9 +124,13 @@ class KafkaSinkWriter:
         Raises:
             IdentityError: ``pre_commit`` is not committed, and its topic was deleted and created again.
             DataError: It is not committed, and its staged records are gone.
+            SupersededError: Another lineage of the job has taken the sink over.
+            UserError: The job begins, and another lineage of it has committed meanwhile (``SINK_HAS_COMMITS``).
             HeadraceError: As :meth:`commit`.
         """
-        self._connect()
+        producer = self._connect()
+        if self._context.entry is not Entry.GOES_ON:
+            self._turn.settle(producer, self._turn.partition)
         if pre_commit is not None:
             self._finish(pre_commit)
 
@@ -134,6 +146,7 @@ class KafkaSinkWriter:
             RejectedRecordError: The client or the broker refuses a record; nothing of the epoch is visible.
             TransactionAbortedError: The transaction is gone.
             FencedError: Another producer has the transactional id: read the head of the job.
+            SupersededError: Another lineage of the job has taken the sink over.
             UnavailableError: Kafka or the blob store does not answer.
         """
         del coverage
@@ -142,7 +155,9 @@ class KafkaSinkWriter:
             self._records.begin(epoch.epoch + 1)
             return None
         names = self._records.stage(epoch)
-        self._produce(epoch, names, self._marker_partition)
+        # Only now, and not when it recovers: another sink of this job may still hold back the marker's partition then.
+        self._turn.settle(self._open_producer(), self._turn.partition)
+        self._produce(epoch, names, self._turn.partition)
         self._prepared = epoch
         self._records.begin(epoch.epoch + 1)
         return {
@@ -152,7 +167,7 @@ class KafkaSinkWriter:
             "epoch": epoch.epoch,
             "attempt": epoch.attempt,
             "shard": _SHARD,
-            "marker_partition": self._marker_partition,
+            "marker_partition": self._turn.partition,
             "topic": self._sink.topic,
             "topic_id": self._topic_id,
             "staging": names,
@@ -199,18 +214,18 @@ class KafkaSinkWriter:
             self._producer.close()
             self._producer = None
 
-    def _connect(self) -> None:
+    def _connect(self) -> TransactionalProducer:
         self.close()
         self._prepared = None
+        self._turn.lose()
         self._producer = TransactionalProducer(
             self._sink.cluster, f"headrace/{self._context.job_uid}/{self._sink.id}/{_SHARD}"
         )
+        return self._producer
 
     def _finish(self, pre_commit: PreCommit) -> None:
         epoch = _epoch_of(pre_commit)
-        marker = commit_marker.read_marker(
-            self._sink.cluster, pre_commit["marker_partition"], epoch.job_uid, self._sink.id, pre_commit["shard"]
-        )
+        marker = self._turn.settle(self._open_producer(), pre_commit["marker_partition"])
         if marker is None or not marker.covers(epoch):
             self._check_target(pre_commit)
             self._produce(epoch, pre_commit["staging"], pre_commit["marker_partition"])
@@ -236,8 +251,7 @@ class KafkaSinkWriter:
         try:
             for name in names:
                 producer.send(self._sink.topic, self._records.read(name))
-            key, value = commit_marker.marker_record(epoch, self._sink.id, _SHARD)
-            producer.send_one(commit_marker.TOPIC, key, value, marker_partition)
+            producer.send_one(commit_marker.TOPIC, *self._turn.record(epoch), marker_partition)
             producer.flush()
         except HeadraceError:
             producer.abort()

@@ -20,9 +20,9 @@ from catalog.commit import commit_epoch, set_boundary
 from catalog.tables import create_table
 from catalog.tokens import SinkKey, find_state
 from headrace.kernel.boundary import Boundary, PartitionRange, TopicBoundary
-from headrace.kernel.errors import DataError, FencedError, IdentityError, NotFoundError, SchemaError, UserError
-from headrace.kernel.protocols import EpochId, SinkContext
-from headrace.sinks.iceberg import HOUR_US, IcebergSink, IcebergWriter
+from headrace.kernel.errors import DataError, FencedError, IdentityError, NotFoundError, SchemaError
+from headrace.kernel.protocols import Entry, EpochId
+from headrace.sinks.iceberg import HOUR_US, IcebergWriter
 from headrace.sinks.iceberg_precommit import from_json
 from tests.lake import ROWS, Blobs, Clock, Lake, compact, covers, epoch, rows
 from tests.services import CatalogCase
@@ -117,7 +117,7 @@ def test_snk_03_a_zombie_of_an_older_lineage_is_fenced(lake: Lake, before: str) 
     undecided = zombie.prepare(epoch(9), covers(99))
     assert undecided is not None
     stale = lake.catalogs.load(lake.name)
-    owner = lake.writer("L2")
+    owner = lake.writer("L2", entry=Entry.RESTORED)
     owner.recover(None)
     with pytest.raises(FencedError):
         zombie.commit(undecided)
@@ -365,7 +365,7 @@ def test_sta_02_a_table_rolled_back_behind_the_job_is_refused(lake: Lake) -> Non
     found = find_boundary(lake.table(), back_to)
     assert found is not None
     assert found.boundary == covers(1)
-    restored = lake.writer("L2")
+    restored = lake.writer("L2", entry=Entry.RESTORED)
     restored.recover(None)
     restored.write(rows(2))
     again = restored.prepare(epoch(2, "L2"), covers(2))
@@ -477,17 +477,3 @@ def test_a_commit_gives_up_after_its_time(local: Lake) -> None:
     assert pre_commit is not None
     writer.commit(pre_commit)
     assert local.ids() == [1]
-
-
-def test_a_job_that_lost_its_state_does_not_write_its_rows_again(local: Lake) -> None:
-    first = local.writer()
-    first.recover(None)
-    run(first, 1, rows(1))
-    sink = IcebergSink("out", local.catalogs, str(local.name), create=True)
-    again = sink.open(ROWS, SinkContext("job", "L2", Blobs(), None))
-    with pytest.raises(UserError, match="has committed before") as caught:
-        again.recover(None)
-    assert caught.value.code == "SINK_HAS_COMMITS"
-    run(first, 2, rows(2))
-    assert local.ids() == [1, 2]
-    sink.open(ROWS, SinkContext("another-job", "L3", Blobs(), None)).recover(None)

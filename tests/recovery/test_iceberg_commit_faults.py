@@ -10,6 +10,7 @@ import pytest
 from catalog.catalogs import Catalogs, TableName
 from catalog.changing import RetryPolicy
 from headrace.kernel.errors import CommitUnknownError, UnavailableError
+from headrace.kernel.protocols import Entry
 from tests.faulty_proxy import Fault, FaultyProxy
 from tests.lake import Lake, covers, epoch, rows
 from tests.services import CatalogCase
@@ -122,7 +123,7 @@ def test_a_fence_without_a_clear_answer_stands(setup: Setup, fault: Fault) -> No
     pre_commit = first.prepare(epoch(1), None)
     assert pre_commit is not None
     first.commit(pre_commit)
-    second = setup.through.writer("L2", retry=QUICK)
+    second = setup.through.writer("L2", entry=Entry.RESTORED, retry=QUICK)
     setup.proxy.plan = [fault]
     second.recover(None)
     for timer in setup.proxy.late:

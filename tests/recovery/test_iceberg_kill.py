@@ -14,6 +14,7 @@ import pytest
 
 from catalog.catalogs import Catalogs, TableName
 from headrace.kernel.errors import ExitCode
+from headrace.kernel.protocols import Entry
 from tests.lake import Lake, rows
 from tests.recovery.iceberg_child import EPOCHS
 from tests.services import CatalogCase
@@ -78,7 +79,7 @@ def test_snk_03_stopped_in_the_middle_of_a_commit_and_continued_after_a_takeover
             assert job.run() == 0
             expected = EVERYTHING
         else:
-            owner = job.lake.writer("L2")
+            owner = job.lake.writer("L2", entry=Entry.RESTORED)
             owner.recover(None)
             job.lake.table().append(rows(7).to_arrow().cast(job.lake.table().schema().as_arrow()))
             expected = [7]
@@ -87,7 +88,7 @@ def test_snk_03_stopped_in_the_middle_of_a_commit_and_continued_after_a_takeover
         _, words = zombie.communicate(timeout=120)
     assert job.lake.ids() == expected
     assert zombie.returncode == (0 if successor == "same lineage" else 1), words.decode()
-    assert ("FencedError" in words.decode()) == (successor == "other lineage")
+    assert ("SupersededError" in words.decode()) == (successor == "other lineage")
     assert int(ExitCode.FENCED) == 5
 
 
