@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from catalog.ancestry import Ancestry
 from catalog.errors import mapping
 from catalog.summaries import ForeignChange, foreign_change, integer, newest_note
-from headrace.kernel.boundary import FORMAT_VERSION, Boundary, Incarnation, PartitionRange, TopicBoundary
+from headrace.kernel.boundary import FORMAT_VERSION, Boundary, Incarnation, PartitionRange, TopicBoundary, microseconds
 from headrace.kernel.errors import BoundaryError
 
 if TYPE_CHECKING:
@@ -157,7 +157,8 @@ def merged(earlier: Boundary | None, ours: Boundary, *, restate: bool = False) -
     topic that was recreated, or that is on another cluster now, are not carried on: its former incarnation is listed
     as ``earlier`` instead. Ranges of one partition that touch become one, so that a slower second archiver never takes
     ``next`` back; of two that do not, the later one stands. With ``restate`` somebody says anew what is covered, and
-    the ranges of ``ours`` stand as they are.
+    the ranges of ``ours`` stand as they are. While other topics feed the table, too, event time has come as far as the
+    slowest of the records says.
     """
     if earlier is None:
         return ours
@@ -180,7 +181,12 @@ def merged(earlier: Boundary | None, ours: Boundary, *, restate: bool = False) -
             topic.topic_id or before.topic_id,
             _distinct(*before.earlier, *topic.earlier),
         )
-    return replace(ours, topics=topics, cluster=ours.cluster or earlier.cluster)
+    watermark = ours.watermark if topics.keys() <= ours.topics.keys() else _slower(earlier.watermark, ours.watermark)
+    return replace(ours, topics=topics, cluster=ours.cluster or earlier.cluster, watermark=watermark)
+
+
+def _slower(one: str | None, other: str | None) -> str | None:
+    return None if one is None or other is None else min(one, other, key=microseconds)
 
 
 def forgotten(record: Boundary, topic: str, now: Incarnation) -> Boundary:

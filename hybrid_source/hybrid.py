@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 
 import polars as pl
 
-from headrace.kernel.boundary import Boundary, PartitionRange, TopicBoundary, TopicPartition, flat, nested
+from headrace.kernel.boundary import Boundary, PartitionRange, TopicBoundary, TopicPartition, flat, nested, timestamp
 from headrace.kernel.clock import Clock, SystemClock
 from headrace.kernel.errors import DecodeError, IdentityError, InternalError, SpecError
 from headrace.kernel.protocols import Batch, Json, Position, ReadRequest
@@ -313,7 +313,8 @@ class HybridReader:
             begin = min(start.get(TopicPartition(topic, partition), 0), offset)
             ranges.setdefault(topic, {})[partition] = PartitionRange(begin, offset)
         topics = {name: TopicBoundary(found, at.identities[name].topic_id) for name, found in ranges.items()}
-        return Boundary(topics, next((topic.cluster_id for topic in at.identities.values()), None))
+        cluster = next((topic.cluster_id for topic in at.identities.values()), None)
+        return Boundary(topics, cluster, None if at.watermark is None else timestamp(at.watermark))
 
     def progress(self) -> Mapping[str, Json]:
         """See :meth:`headrace.kernel.protocols.SourceReader.progress`."""

@@ -25,7 +25,7 @@ from pyiceberg.table import Table
 from catalog.boundary_record import BOUNDARY, find_boundary, read
 from headrace.kernel.boundary import microseconds
 from headrace.kernel.clock import Clock, SystemClock
-from headrace.kernel.errors import BoundaryError, SchemaError, SpecError
+from headrace.kernel.errors import SchemaError, SpecError
 from headrace.kernel.protocols import Json, Position, ReadRequest
 from hybrid_source.history import HistoryQuery
 from hybrid_source.hybrid import EventTime
@@ -158,12 +158,4 @@ def _recorded(history: IcebergHistory) -> int | None:
         facts = history.snapshot.summary if history.snapshot is not None else None
         record = facts.additional_properties.get(BOUNDARY) if facts is not None else None
         text = read(history.table.io, record).watermark if record is not None else None
-    try:
-        return None if text is None else microseconds(text)
-    except ValueError as error:
-        raise BoundaryError(
-            f"the watermark in a boundary record of table {history.name} cannot be read",
-            detail=str(error),
-            hint="set the record anew with `headrace boundary set`",
-            code="BOUNDARY_UNREADABLE",
-        ) from error
+    return None if text is None else microseconds(text)

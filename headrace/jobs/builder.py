@@ -174,11 +174,12 @@ class Job:
         *,
         create: bool | None = None,
         partition_by: str | Sequence[str] | None = None,
+        marker: DurationLike | None = None,
         id: str | None = None,
         from_: str | None = None,
     ) -> Job:
         """Append to an Iceberg table."""
-        target = _given(table=table, create=create, partition_by=partition_by)
+        target = _given(table=table, create=create, partition_by=partition_by, marker=marker)
         return self._with(_sinks=(*self._sinks, _given(iceberg=target, id=id) | _given_from(from_)))
 
     def sink_kafka(

@@ -15,7 +15,14 @@ def build_sink(node: SinkNode, config: Config, catalogs: Catalogs) -> Sink:
     """One sink. Does no I/O."""
     if isinstance(node.sink, IcebergSink):
         table = node.sink.iceberg
-        return iceberg.IcebergSink(node.id, catalogs, table.table, create=table.create, partition_by=table.partition_by)
+        return iceberg.IcebergSink(
+            node.id,
+            catalogs,
+            table.table,
+            create=table.create,
+            partition_by=table.partition_by,
+            marker_interval_us=table.marker,
+        )
     topic = node.sink.kafka
     cluster = KafkaCluster(topic.cluster, {**config.kafka_cluster(topic.cluster), **topic.options})
     return kafka.KafkaSink(node.id, cluster, topic.topic, topic.key, topic.create, topic.partitions)

@@ -312,6 +312,9 @@ class IcebergTarget(SpecModel):
     table: TableName
     create: bool = Field(default=False, description="Create the table when it is not there.")
     partition_by: AnyNumber = Field(default=(), description="Partitioning of a created table, e.g. day(window_start).")
+    marker: PositiveDuration = lasting(
+        "1h", description="Without rows, a boundary or watermark that has moved is committed once in this time at most."
+    )
     changes: Literal["append"] | None = Field(
         default=None, description="append: a changelog's rows are appended with their _weight, +1 or -1."
     )

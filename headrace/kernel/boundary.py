@@ -154,9 +154,12 @@ class Boundary:
                 )
                 for name, topic in value["topics"].items()
             }
+            watermark = value.get("watermark")
+            if watermark is not None:
+                microseconds(watermark)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ValueError(f"boundary record does not follow the format: {error!r}") from error
-        return cls(topics, value.get("cluster"), value.get("watermark"))
+        return cls(topics, value.get("cluster"), watermark)
 
 
 def timestamp(us: int) -> str | None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import signal
+from datetime import datetime, timedelta
 
 import polars as pl
 import pytest
 
+from catalog.boundary_record import BOUNDARY
+from headrace.kernel.boundary import Boundary
 from headrace.kernel.errors import ExitCode
 from hybrid_source.iceberg_increments import CHANGED
-from tests.jobs import DISORDER_S, PLACES, Site, assert_same, readings, window_batch, windows_job
+from tests.jobs import DISORDER_S, PLACES, Site, assert_same, readings, source, window_batch, windows_job
 
 ROWS = 500
 PER_SNAPSHOT = 100
@@ -21,13 +24,13 @@ pytestmark = pytest.mark.services
 def following(site: Site, name: str, *, history: bool = True, **tail: object) -> dict[str, object]:
     """A job that reads the table ``archive`` and goes on with what is appended."""
     table = site.name("archive")
-    source = {
+    read = {
         "tail": {"table": table, "interval": "200ms", **tail},
         "event_time": {"column": "at", "out_of_orderness": f"{DISORDER_S}s"},
         **({"history": {"table": table, "split_rows": PER_SNAPSHOT}} if history else {}),
     }
     written = {"table": site.name("minutes"), "topic": site.kafka.topic(), "rows": site.name("present")}
-    job = windows_job(name, source, site.table("places", PLACES), **written)
+    job = windows_job(name, read, site.table("places", PLACES), **written)
     return {**job, "checkpoint": {"rows": PER_SNAPSHOT}}
 
 
@@ -81,6 +84,41 @@ def test_increments_alone_are_read_from_the_first_start_on(site: Site) -> None:
     append(site, rows[100:])
     site.finish(job)
     check_outputs(site, spec, rows[100:])
+
+
+def test_markers_of_an_idle_topic_move_event_time_downstream(site: Site) -> None:
+    """Partition 1 stays behind and goes idle; no row comes after that, and yet downstream windows close."""
+    rows = readings(300)
+    topic, table = site.kafka.topic(2), site.name("archive")
+    site.produce(topic, rows.filter(pl.col("id") % 2 == 0), 2)
+    site.produce(topic, rows.filter(pl.col("id") == 1), 2)
+    read = source(topic, metadata=True)
+    read["event_time"]["idle"] = "1s"
+    sink = {"iceberg": {"table": table, "create": True, "marker": "100ms"}}
+    archive = site.job({"name": "archive", "sources": {"readings": read}, "sinks": [sink]})
+    run = site.run(archive)
+    newest = rows.filter(pl.col("id") % 2 == 0)["at"].max()
+    reached = newest - timedelta(seconds=DISORDER_S)
+
+    def recorded(_: object) -> bool:
+        if not site.catalogs.catalog("local").table_exists(site.catalog.identifier("archive")):
+            return False
+        head = site.catalogs.load(table).current_snapshot()
+        record = head.summary.additional_properties.get(BOUNDARY) if head is not None else None
+        watermark = Boundary.from_json(json.loads(record)).watermark if record is not None else None
+        return watermark is not None and datetime.fromisoformat(watermark) == reached
+
+    run.until(recorded, "a marker with the watermark")
+    run.send(signal.SIGTERM)
+    assert run.end() == 0
+    head = site.catalogs.load(table).current_snapshot()
+    assert head.summary.additional_properties.get("added-records", "0") == "0"
+    spec = following(site, "downstream")
+    site.finish(site.job(spec), "--on-end", "suspend")
+    arrived = rows.filter((pl.col("id") % 2 == 0) | (pl.col("id") == 1))
+    closed = window_batch(arrived).filter(pl.col("window_start") + timedelta(minutes=1) <= reached)
+    assert closed.height > 0
+    assert_same(site.read("minutes"), closed, "windows that event time has passed")
 
 
 def test_a_change_is_refused_with_snapshot_and_operation(site: Site) -> None:
