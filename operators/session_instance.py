@@ -12,6 +12,7 @@ from headrace.kernel.protocols import MAIN, Emission, OperatorState
 from operators import partials
 from operators.errors import computing
 from operators.merged import Merged, fitting
+from operators.stretches import RUN, numbered
 from operators.windowed import WINDOW_START
 
 LAST: Final = "_last"
@@ -19,7 +20,6 @@ LAST: Final = "_last"
 
 VERSION: Final = 1
 _FRAME: Final = "sessions"
-_SESSION: Final = "_session"
 _first: Final = pl.col(WINDOW_START).to_physical()
 
 
@@ -142,12 +142,7 @@ class SessionInstance:
     def _merge(self, rows: pl.LazyFrame) -> pl.LazyFrame:
         """Stretches of one key that are less than the gap apart become one."""
         by = list(self._layout.by)
-        ordered = rows.sort([*by, WINDOW_START])
-        reached = pl.col(LAST).cum_max()
-        reached = (reached.over(by) if by else reached).shift(1)
-        apart = (_first - reached >= self._layout.gap).fill_null(value=True)
-        other_key = [pl.col(name).ne_missing(pl.col(name).shift(1)) for name in by]
-        numbered = ordered.with_columns(pl.any_horizontal(apart, *other_key).cum_sum().alias(_SESSION))
+        runs = numbered(rows, by, _first, pl.col(LAST), self._layout.gap)
         bounds = [pl.col(WINDOW_START).min(), pl.col(LAST).max()]
-        merged = numbered.group_by(*by, _SESSION).agg(*bounds, *partials.reductions(self._states))
+        merged = runs.group_by(*by, RUN).agg(*bounds, *partials.reductions(self._states))
         return merged.select(*by, WINDOW_START, LAST, *self._states)

@@ -1,0 +1,199 @@
+"""Deduplication: of rows with the same key, keep the first or the last one by event time.
+
+The order is (event time, partition, offset), :mod:`operators.row_order`; it is not the order in which rows come. A key
+is forgotten when no row of it has come, in event time, for ``ttl``: rows of a key are duplicates of each other as long
+as each is less than ``ttl`` after the one before it. Without ``ttl`` a key is never forgotten.
+
+* ``first``: a row is given out when the watermark has passed its event time, so that no earlier one can come.
+* ``last``: a row is given out when the watermark has reached its event time plus ``ttl``: there is no later one then.
+* A row is *late* when its event time lies below its own watermark (less the allowed lateness); it leaves through the
+  port ``late``, and so do rows without event time, where that port is evaluated.
+
+What is kept is a function of the rows that are not late. Null keys are keys like others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+import polars as pl
+
+from headrace.kernel import columns
+from headrace.kernel.durations import format_duration_us
+from headrace.kernel.errors import SpecError
+from headrace.kernel.protocols import LATE, MAIN, Determinism, OperatorState
+from operators import event_time as times
+from operators import partials
+from operators.dedup_instance import COUNT, FIRST, LAST, ORDER, ROW, DedupInstance, DedupLayout
+from operators.errors import column_not_found, planning
+from operators.row_order import TIME, total_order
+
+_BUCKET: Final = "_bucket"
+
+
+@dataclass(frozen=True, slots=True)
+class Dedup:
+    """Keep one row of each key; implements :class:`headrace.kernel.protocols.StatefulOperator`.
+
+    Output: the rows that are kept, with all their columns. Rows that are given out together are sorted by event time
+    and key.
+
+    Args:
+        id: Stable id; the state is bound to it.
+        event_time: Column with the event time: Datetime or Date.
+        by: Key columns, at least one.
+        keep: Which row.
+        ttl_us: When a key is forgotten, microseconds; None: never, which ``last`` does not allow.
+        allowed_lateness_us: How much later than the watermark passes rows are given out, and are late.
+
+    Raises:
+        SpecError: Something in it cannot be.
+    """
+
+    id: str
+    event_time: str
+    by: Sequence[str]
+    keep: Literal["first", "last"] = "first"
+    ttl_us: int | None = None
+    allowed_lateness_us: int = 0
+    _plans: dict[tuple[Any, ...], _Plan] = field(init=False, repr=False, compare=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.by:
+            raise SpecError(f"{self.where} has no key", hint="name the columns that make rows duplicates in `by`")
+        if self.keep == "last" and self.ttl_us is None:
+            raise SpecError(
+                f"{self.where} keeps the last row, but without a ttl there may always come a later one",
+                hint="add a ttl, or use a window with last(...) aggregates",
+            )
+        if self.ttl_us is not None and self.ttl_us <= 0:
+            raise SpecError(f"{self.where} has ttl {self.ttl_us} us", hint="give a positive duration, e.g. 1h")
+
+    @property
+    def where(self) -> str:
+        """Names the operator in error messages."""
+        return f"dedup {self.id!r}"
+
+    @property
+    def determinism(self) -> Determinism:
+        """Exact: what is kept does not depend on how rows come."""
+        return Determinism.EXACT
+
+    @property
+    def fingerprint(self) -> str:
+        """What the state depends on, as text that people can compare; types are checked when the state is opened."""
+        ttl = "never forgotten" if self.ttl_us is None else f"forgotten after {format_duration_us(self.ttl_us)}"
+        late = f", allowed lateness {format_duration_us(self.allowed_lateness_us)}" if self.allowed_lateness_us else ""
+        return f"dedup keeping the {self.keep} over {self.event_time} by {', '.join(self.by)}, {ttl}{late}"
+
+    @property
+    def ports(self) -> Sequence[str]:
+        """See :class:`headrace.kernel.protocols.StatefulOperator`."""
+        return (MAIN, LATE)
+
+    def partial(self, rows: pl.LazyFrame) -> pl.LazyFrame:
+        """The row to keep of each key, or of each bucket of one ttl's length; with its rows' first and last time.
+
+        Raises:
+            SpecError: The rows lack a column (``COLUMN_NOT_FOUND``) or have types that do not fit.
+        """
+        plan = self._plan(rows.collect_schema())
+        if plan.late is not None:
+            rows = rows.filter(~plan.late.fill_null(value=False))
+        keys = [*plan.keys, _BUCKET]
+        edge = FIRST if self.keep == "first" else LAST
+        time = pl.col(TIME)
+        spans = [time.min().over(keys).alias(FIRST), time.max().over(keys).alias(LAST)]
+        return (
+            rows.select(
+                *(expr.alias(name) for name, expr in plan.keys.items()),
+                plan.bucket.alias(_BUCKET),
+                plan.time.alias(TIME),
+                pl.struct(plan.order).alias(ORDER),
+                pl.struct(pl.col(plan.names)).alias(ROW),
+            )
+            .with_columns(*spans, pl.len().over(keys).cast(pl.Int64).alias(COUNT))
+            .filter((time == pl.col(edge)).fill_null(value=True))
+            .group_by(keys)
+            .agg(
+                pl.col(FIRST, LAST, COUNT).first(),
+                *(
+                    col.min_by(ORDER) if self.keep == "first" else col.max_by(ORDER)
+                    for col in map(pl.col, (ORDER, ROW))
+                ),
+            )
+            .drop(_BUCKET)
+        )
+
+    def late(self, rows: pl.LazyFrame) -> pl.LazyFrame:
+        """Late rows and rows without event time, with all their columns.
+
+        Raises:
+            SpecError: The rows lack a column (``COLUMN_NOT_FOUND``) or have types that do not fit.
+        """
+        plan = self._plan(rows.collect_schema())
+        timeless = plan.time.is_null()
+        return rows.filter(timeless if plan.late is None else plan.late.fill_null(value=False) | timeless)
+
+    def leaves_out(self, partials: pl.DataFrame) -> bool:
+        """See :class:`headrace.kernel.protocols.StatefulOperator`: rows without event time are nobody's duplicates."""
+        return bool(partials[FIRST].has_nulls())
+
+    def output_schema(self, schema: pl.Schema) -> pl.Schema:
+        """See :class:`headrace.kernel.protocols.StatefulOperator`."""
+        row = schema[ROW]
+        return pl.Schema(row.to_schema()) if isinstance(row, pl.Struct) else pl.Schema()
+
+    def open(self, schema: pl.Schema, state: OperatorState | None) -> DedupInstance:
+        """An instance over partials of ``schema``.
+
+        Raises:
+            GraphChangedError: The state was made by another definition, or over other types.
+        """
+        return DedupInstance(
+            DedupLayout(self.where, tuple(self.by), self.keep, self.ttl_us, self.allowed_lateness_us), schema, state
+        )
+
+    def _plan(self, schema: pl.Schema) -> _Plan:
+        key = tuple(schema.items())
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = self._plans[key] = self._planned(schema)
+        return plan
+
+    def _planned(self, schema: pl.Schema) -> _Plan:
+        for name in (self.event_time, *self.by):
+            if name not in schema:
+                raise column_not_found(name, schema.names(), self.where)
+        for name in self.by:
+            if schema[name].is_nested() or isinstance(schema[name], pl.Object):
+                raise SpecError(
+                    f"{self.where}: key {name!r} has type {schema[name]}", hint="take scalars of it as keys"
+                )
+        time = times.microseconds(self.event_time, schema[self.event_time], self.where)
+        mark = pl.col(columns.ROW_WATERMARK) - self.allowed_lateness_us
+        one = pl.when(time.is_not_null()).then(pl.lit(0, pl.Int64))
+        with planning(self.where, schema.names()):
+            order = total_order(time, schema, self.where)
+        return _Plan(
+            late=time < mark if columns.ROW_WATERMARK in schema else None,
+            time=time,
+            bucket=one if self.ttl_us is None else time.floordiv(self.ttl_us),
+            keys={name: partials.one_zero(pl.col(name), schema[name]) for name in self.by},
+            order=order,
+            names=[name for name in schema if name != columns.ROW_WATERMARK],
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Plan:
+    """Expressions over the rows of one schema."""
+
+    late: pl.Expr | None
+    time: pl.Expr
+    bucket: pl.Expr
+    keys: Mapping[str, pl.Expr]
+    order: Sequence[pl.Expr]
+    names: Sequence[str]
