@@ -6,7 +6,7 @@ needs nothing but its own columns.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -18,6 +18,8 @@ from operators.aggregates import Aggregate, Kind
 ROWS: Final = "rows:"
 """State column of every group: how many rows it stands for. Int64."""
 
+_VALUE: Final = "value"
+_BY: Final = "by"
 _COARSE: Final = 2.0**20
 _FINE: Final = 2.0**116
 _LIMIT: Final = 2.0**77
@@ -33,7 +35,9 @@ def needs(wanted: Aggregate, output: str) -> set[str]:
             return {f"count:{key}"}
         case Kind.SUM | Kind.MEAN:
             return {f"count:{key}", f"sum:{key}"}
-        case Kind.MIN | Kind.MAX:
+        case Kind.QUANTILE:
+            return {f"values:{key}"}
+        case _:
             return {f"{wanted.kind}:{key}"}
 
 
@@ -48,7 +52,15 @@ class Build:
         return Build({**self.rows, **other.rows}, {**self.state, **other.state})
 
 
-def build(wanted: Aggregate, output: str, dtype: pl.DataType | None, where: str) -> Build:
+def build(
+    wanted: Aggregate,
+    output: str,
+    dtype: pl.DataType | None,
+    where: str,
+    *,
+    by_type: pl.DataType | None = None,
+    order: Sequence[pl.Expr] = (),
+) -> Build:
     """How the state of an aggregate is built.
 
     Args:
@@ -56,6 +68,8 @@ def build(wanted: Aggregate, output: str, dtype: pl.DataType | None, where: str)
         output: Its name in the output.
         dtype: The type of its argument; None for ``count(*)``.
         where: For error messages.
+        by_type: The type of its ``by``, if it has one.
+        order: What rows are ordered by (:mod:`operators.row_order`); empty where there is no event time.
 
     Raises:
         SpecError: The type does not go with the aggregate.
@@ -71,18 +85,28 @@ def build(wanted: Aggregate, output: str, dtype: pl.DataType | None, where: str)
             return _extreme(f"{wanted.kind}:{key}", value, dtype, where)
         case Kind.SUM | Kind.MEAN:
             return _float_sum(key, value) if dtype.is_float() else _sum(key, value, dtype, where)
+        case Kind.DISTINCT | Kind.QUANTILE:
+            made = _held(wanted, key, value, dtype, where)
+        case _:
+            made = _ordered(wanted, key, value, dtype, by_type, order, where)
+    return made
 
 
 def reduction(name: str) -> pl.Expr:
-    """The reduction that both builds a state column and merges it."""
+    """The reduction that merges a state column, and that builds those which are not lists."""
     column = pl.col(name)
-    match name.partition(":")[0]:
-        case "min":
-            return column.min()
-        case "max":
-            return column.max()
-        case _:
-            return column.sum()
+    merged: Mapping[str, Callable[[], pl.Expr]] = {
+        "min": column.min,
+        "max": column.max,
+        "first": lambda: column.min_by(name),
+        "last": lambda: column.max_by(name),
+        "arg_min": lambda: column.min_by(name),
+        "arg_max": lambda: column.max_by(name),
+        "list": lambda: column.explode().drop_nulls(),
+        "values": lambda: column.explode().drop_nulls(),
+        "distinct": lambda: column.explode().drop_nulls().unique(),
+    }
+    return merged.get(name.partition(":")[0], column.sum)()
 
 
 def reductions(names: Iterable[str]) -> list[pl.Expr]:
@@ -103,13 +127,30 @@ def final(wanted: Aggregate, output: str, state: pl.Schema) -> pl.Expr:
         return pl.col(ROWS).alias(output)
     if wanted.kind in {Kind.COUNT, Kind.MIN, Kind.MAX}:
         return pl.col(f"{wanted.kind}:{key}").alias(output)
+    held = pl.col(min(needs(wanted, output)))
+    match wanted.kind:
+        case Kind.DISTINCT:
+            result = held.list.len().cast(pl.Int64)
+        case Kind.QUANTILE:
+            at = pl.element().cast(pl.Float64).quantile(wanted.fraction or 0.0, "linear")
+            result = held.list.eval(at).list.first()
+        case Kind.LIST:
+            result = held.list.sort().list.eval(pl.element().struct.field(_VALUE))
+        case Kind.FIRST | Kind.LAST | Kind.ARG_MIN | Kind.ARG_MAX:
+            result = held.struct.field(_VALUE)
+        case _:
+            result = _summed(wanted, key, state)
+    return result.alias(output)
+
+
+def _summed(wanted: Aggregate, key: str, state: pl.Schema) -> pl.Expr:
     total = _total(key, state)
     counted = pl.col(f"count:{key}")
     if wanted.kind is Kind.MEAN:
         total = total.cast(pl.Float64) / counted
     elif state.get(f"sum:{key}") == pl.Int128:
         total = total.cast(pl.Int64)
-    return pl.when(counted > 0).then(total).alias(output)
+    return pl.when(counted > 0).then(total)
 
 
 def one_zero(value: pl.Expr, dtype: pl.DataType) -> pl.Expr:
@@ -123,9 +164,49 @@ def _counted(row: str, key: str, value: pl.Expr) -> Build:
 
 
 def _extreme(name: str, value: pl.Expr, dtype: pl.DataType, where: str) -> Build:
+    _check_scalar(dtype, where)
+    return Build({name: one_zero(value, dtype)}, {name: reduction(name)})
+
+
+def _held(wanted: Aggregate, key: str, value: pl.Expr, dtype: pl.DataType, where: str) -> Build:
+    """Every value, or every different one."""
+    if wanted.kind is Kind.QUANTILE and not dtype.is_numeric():
+        raise SpecError(f"{where} needs a number, not {dtype}", hint="cast(... as bigint) or cast(... as double)")
+    _check_scalar(dtype, where)
+    name = f"values:{key}" if wanted.kind is Kind.QUANTILE else f"distinct:{key}"
+    values = pl.col(name).drop_nulls()
+    return Build({name: one_zero(value, dtype)}, {name: values.unique() if wanted.kind is Kind.DISTINCT else values})
+
+
+def _ordered(
+    wanted: Aggregate,
+    key: str,
+    value: pl.Expr,
+    dtype: pl.DataType,
+    by_type: pl.DataType | None,
+    order: Sequence[pl.Expr],
+    where: str,
+) -> Build:
+    """Values with what they are ordered by, as structs; null where there is nothing to take."""
+    if not order:
+        raise SpecError(
+            f"{where} needs an event time to order rows by", hint="aggregate in a window, or use min, max or arg_min"
+        )
+    _check_scalar(dtype, where)
+    name, present = f"{wanted.kind}:{key}", value.is_not_null()
+    first = []
+    if wanted.by is not None and by_type is not None:
+        _check_scalar(by_type, where)
+        by = wanted.by.expr
+        present &= by.is_not_nan() if by_type.is_float() else by.is_not_null()
+        first = [one_zero(by, by_type).alias(_BY)]
+    taken = pl.when(present).then(pl.struct([*first, *order, one_zero(value, dtype).alias(_VALUE)]))
+    return Build({name: taken}, {name: pl.col(name).drop_nulls() if wanted.kind is Kind.LIST else reduction(name)})
+
+
+def _check_scalar(dtype: pl.DataType, where: str) -> None:
     if dtype.is_nested() or isinstance(dtype, pl.Object | pl.Categorical):
         raise SpecError(f"{where} over {dtype} is not supported", hint="aggregate a scalar of it")
-    return Build({name: one_zero(value, dtype)}, {name: reduction(name)})
 
 
 def _sum(key: str, value: pl.Expr, dtype: pl.DataType, where: str) -> Build:

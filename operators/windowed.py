@@ -29,6 +29,7 @@ from operators import partials
 from operators.aggregates import Aggregate, Kind, aggregate
 from operators.determinism import weakest
 from operators.errors import column_not_found, planning
+from operators.row_order import order
 
 WINDOW_START: Final = "window_start"
 WINDOW_END: Final = "window_end"
@@ -217,7 +218,7 @@ class WindowOperator(ABC):
         if mark is not None and self.allowed_lateness_us:
             mark = mark - self.allowed_lateness_us
         place = self.placement(time, mark, pl.Datetime("us", times.time_zone(dtype)))
-        build = place.build | self._build(schema)
+        build = place.build | self._build(schema, order(time, schema))
         keys = {name: partials.one_zero(pl.col(name), schema[name]) for name in self.by}
         return _Plan(
             late=None if place.late is None else place.late.fill_null(value=False),
@@ -238,11 +239,15 @@ class WindowOperator(ABC):
                     f"{self.where}: key {name!r} has type {schema[name]}", hint="take scalars of it as keys"
                 )
 
-    def _build(self, schema: pl.Schema) -> partials.Build:
+    def _build(self, schema: pl.Schema, order: Sequence[pl.Expr]) -> partials.Build:
         arguments = {name: wanted.argument.expr for name, wanted in self._wanted.items() if wanted.argument}
+        deciding = {name: wanted.by.expr for name, wanted in self._wanted.items() if wanted.by}
         with planning(self.where, schema.names()):
-            types = pl.LazyFrame(schema=schema).select(**arguments).collect_schema()
+            rows = pl.LazyFrame(schema=schema)
+            types = rows.select(**arguments).collect_schema()
+            by_types = rows.select(**deciding).collect_schema()
         build = partials.build(Aggregate(Kind.COUNT), "", None, self.where)
         for name, wanted in self._wanted.items():
-            build |= partials.build(wanted, name, types.get(name), self.where)
+            by_type = by_types.get(name)
+            build |= partials.build(wanted, name, types.get(name), self.where, by_type=by_type, order=order)
         return build

@@ -110,6 +110,42 @@ class Job:
         """Keep columns (a list), or compute exactly these (a mapping)."""
         return self._step({"select": dict(columns) if isinstance(columns, Mapping) else columns}, id, from_)
 
+    def explode(
+        self,
+        columns: str | Sequence[str],
+        *,
+        keep_empty: bool | None = None,
+        id: str | None = None,
+        from_: str | None = None,
+    ) -> Job:
+        """A row for each element of a list."""
+        return self._step({"explode": _given(columns=columns, keep_empty=keep_empty)}, id, from_)
+
+    def unnest(
+        self,
+        columns: str | Sequence[str],
+        *,
+        prefix: str | None = None,
+        id: str | None = None,
+        from_: str | None = None,
+    ) -> Job:
+        """A column for each field of a struct."""
+        return self._step({"unnest": _given(columns=columns, prefix=prefix)}, id, from_)
+
+    def dedup(
+        self,
+        by: str | Sequence[str],
+        *,
+        keep: str | None = None,
+        ttl: DurationLike | None = None,
+        allowed_lateness: DurationLike | None = None,
+        id: str | None = None,
+        from_: str | None = None,
+    ) -> Job:
+        """Keep the first or last row of each key by event time."""
+        wanted = _given(by=by, keep=keep, ttl=ttl, allowed_lateness=allowed_lateness)
+        return self._step({"dedup": wanted}, id, from_)
+
     def lookup(
         self,
         table: str,

@@ -21,7 +21,7 @@ from headrace.jobs.graph import JobGraph, StepNode, build_graph, gives_changes
 from headrace.jobs.graph import SinkNode as SpecSink
 from headrace.jobs.names import suggest
 from headrace.jobs.spec import ChangelogSpec, IcebergSink, JobSpec, KafkaSink, TableHistory
-from headrace.jobs.spec_steps import LookupStep, SelectStep, StatefulStep, WindowStep, WithColumnsStep
+from headrace.jobs.spec_steps import LookupStep, SelectStep, StatefulStep, UnnestStep, WindowStep, WithColumnsStep
 from headrace.kernel import columns
 from headrace.kernel.errors import InternalError, SpecError
 from headrace.kernel.protocols import ERRORS, LATE, MAIN, Json, LookupTable, StatefulOperator, Transform
@@ -161,7 +161,7 @@ class CompiledJob:
 def _keeps_rows(node: StepNode) -> bool:
     if isinstance(node.step, LookupStep):
         return node.step.lookup.how == "left" and not node.step.lookup.many
-    return isinstance(node.step, SelectStep | WithColumnsStep)
+    return isinstance(node.step, SelectStep | UnnestStep | WithColumnsStep)
 
 
 def compile_job(spec: JobSpec, config: Config) -> CompiledJob:

@@ -14,19 +14,26 @@ from headrace.jobs.spec import IcebergTable, ParquetTable
 from headrace.jobs.spec_steps import (
     AggregateStep,
     CumulatingSpec,
+    DedupStep,
+    ExplodeStep,
     FilterStep,
     HoppingSpec,
     LookupStep,
     SelectStep,
     SessionSpec,
+    StatelessStep,
+    TimedStep,
+    UnnestStep,
     WindowStep,
     WithColumnsStep,
 )
 from headrace.kernel.errors import InternalError
 from headrace.kernel.protocols import LookupTable, StatefulOperator, Transform
 from hybrid_source.lookup import IcebergLookup, ParquetLookup
+from operators.dedup import Dedup
 from operators.keyed_aggregate import KeyedAggregate
 from operators.lookup import LookupJoin
+from operators.nested import Explode, Unnest
 from operators.session import SessionWindow
 from operators.stateless import Filter, Select, WithColumns
 from operators.window import CumulatingWindow, HoppingWindow, TumblingWindow
@@ -43,29 +50,44 @@ def build_step(
         tables: Static tables by name.
     """
     step = node.step
-    if isinstance(step, FilterStep):
-        return Filter(node.id, step.filter)
-    if isinstance(step, WithColumnsStep):
-        return WithColumns(node.id, step.with_columns)
-    if isinstance(step, SelectStep):
-        return Select(node.id, step.select)
-    if isinstance(step, LookupStep):
-        wanted = step.lookup
-        return LookupJoin(
-            node.id,
-            tables[wanted.table],
-            wanted.on,
-            columns=wanted.columns,
-            how=wanted.how,
-            prefix=wanted.prefix,
-            many=wanted.many,
-            name=wanted.table,
-        )
     if isinstance(step, AggregateStep):
         return KeyedAggregate(node.id, step.aggregate.aggregate, step.aggregate.by)
+    if not isinstance(step, TimedStep):
+        return _transform(node.id, step, tables)
     if event_time is None:
         raise InternalError(f"step {node.id!r} without event time passed the spec's checks")
+    if isinstance(step, DedupStep):
+        spec = step.dedup
+        return Dedup(node.id, event_time, spec.by, spec.keep, spec.ttl, spec.allowed_lateness)
     return _window(node.id, step, event_time)
+
+
+def _transform(node_id: str, step: StatelessStep, tables: Mapping[str, pl.DataFrame]) -> Transform:
+    built: Transform
+    match step:
+        case FilterStep():
+            built = Filter(node_id, step.filter)
+        case WithColumnsStep():
+            built = WithColumns(node_id, step.with_columns)
+        case SelectStep():
+            built = Select(node_id, step.select)
+        case ExplodeStep():
+            built = Explode(node_id, step.explode.columns, keep_empty=step.explode.keep_empty)
+        case UnnestStep():
+            built = Unnest(node_id, step.unnest.columns, step.unnest.prefix)
+        case LookupStep():
+            spec = step.lookup
+            built = LookupJoin(
+                node_id,
+                tables[spec.table],
+                spec.on,
+                columns=spec.columns,
+                how=spec.how,
+                prefix=spec.prefix,
+                many=spec.many,
+                name=spec.table,
+            )
+    return built
 
 
 def _window(node_id: str, step: WindowStep, event_time: str) -> StatefulOperator:

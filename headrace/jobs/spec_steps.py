@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from headrace.jobs.names import NodeName
 from headrace.jobs.spec_base import SpecModel, by_key
@@ -18,7 +18,17 @@ from headrace.jobs.values import (
     lasting,
 )
 
-STEP_KINDS: Final = ("filter", "with_columns", "select", "lookup", "window", "aggregate")
+STEP_KINDS: Final = (
+    "filter",
+    "with_columns",
+    "select",
+    "explode",
+    "unnest",
+    "lookup",
+    "dedup",
+    "window",
+    "aggregate",
+)
 """The keys that make a step."""
 
 
@@ -64,6 +74,56 @@ class SelectStep(Node):
             custom_error_message="select takes a list of columns, or a mapping of names to expressions",
         ),
     ]
+
+
+def _named(value: Any) -> Any:
+    return {"columns": value} if isinstance(value, str | list | tuple) else value
+
+
+class ExplodeSpec(SpecModel):
+    """Lists taken apart."""
+
+    columns: OneOrMany = Field(description="Lists; several are taken apart together.")
+    keep_empty: bool = Field(default=False, description="Keep rows whose list is empty or null, with null.")
+
+
+class ExplodeStep(Node):
+    """Gives a row for each element of a list."""
+
+    explode: Annotated[ExplodeSpec, BeforeValidator(_named)]
+
+
+class UnnestSpec(SpecModel):
+    """Structs taken apart."""
+
+    columns: OneOrMany = Field(description="Structs.")
+    prefix: str = Field(default="", description="Put before the names of the fields.")
+
+
+class UnnestStep(Node):
+    """Gives a column for each field of a struct."""
+
+    unnest: Annotated[UnnestSpec, BeforeValidator(_named)]
+
+
+class DedupSpec(SpecModel):
+    """Of rows with the same key, one is kept."""
+
+    by: OneOrMany = Field(description="Columns that make rows duplicates of each other.")
+    keep: Literal["first", "last"] = Field(default="first", description="Which row, by event time.")
+    ttl: PositiveDuration | None = Field(
+        default=None,
+        description="A key of which no row has come for this long (in event time) is forgotten; never if not given.",
+    )
+    allowed_lateness: Duration = lasting(
+        "0s", description="Rows are decided, and are late, this much after the watermark has passed."
+    )
+
+
+class DedupStep(Node):
+    """Keeps one row of each key; late rows leave through the port ``late``."""
+
+    dedup: DedupSpec
 
 
 class LookupSpec(SpecModel):
@@ -176,15 +236,19 @@ Step = Annotated[
     Annotated[FilterStep, Tag("@filter")]
     | Annotated[WithColumnsStep, Tag("@with_columns")]
     | Annotated[SelectStep, Tag("@select")]
+    | Annotated[ExplodeStep, Tag("@explode")]
+    | Annotated[UnnestStep, Tag("@unnest")]
     | Annotated[LookupStep, Tag("@lookup")]
+    | Annotated[DedupStep, Tag("@dedup")]
     | Annotated[WindowStep, Tag("@window")]
     | Annotated[AggregateStep, Tag("@aggregate")],
     by_key(*STEP_KINDS),
 ]
-AnyStep: TypeAlias = FilterStep | WithColumnsStep | SelectStep | LookupStep | WindowStep | AggregateStep
-TimedStep: TypeAlias = WindowStep
+StatelessStep: TypeAlias = FilterStep | WithColumnsStep | SelectStep | ExplodeStep | UnnestStep | LookupStep
+TimedStep: TypeAlias = DedupStep | WindowStep
 """Steps that hold rows until the watermark has passed; late rows leave them through the port ``late``."""
 StatefulStep: TypeAlias = TimedStep | AggregateStep
+AnyStep: TypeAlias = StatelessStep | StatefulStep
 
 
 def step_kind(step: AnyStep) -> str:
