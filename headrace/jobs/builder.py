@@ -47,6 +47,7 @@ class Job:
     _steps: Sequence[Section] = field(default=(), init=False)
     _sinks: Sequence[Section] = field(default=(), init=False)
     _checkpoint: Section = field(default_factory=dict, init=False)
+    _sql: str | None = field(default=None, init=False)
 
     def source(
         self,
@@ -84,6 +85,10 @@ class Job:
     ) -> Job:
         """Add a static table for lookups: an Iceberg table or Parquet files."""
         return self._with(_tables={**self._tables, name: _given(table=table, parquet=parquet, snapshot=snapshot)})
+
+    def sql(self, text: str) -> Job:
+        """Views and queries, in place of steps."""
+        return self._with(_sql=text)
 
     def filter(self, predicate: Expr, *, id: str | None = None, from_: str | None = None) -> Job:
         """Keep the rows for which ``predicate`` is true."""
@@ -263,7 +268,7 @@ class Job:
         Raises:
             SpecError: The job is wrong; the message names the path in the job.
         """
-        section = _given(name=self.name, uid=self.uid, description=self.description or None)
+        section = _given(name=self.name, uid=self.uid, description=self.description or None, sql=self._sql)
         return parse_job(
             section
             | {"sources": dict(self._sources), "tables": dict(self._tables)}
@@ -275,7 +280,7 @@ class Job:
 
     def _with(self, **changes: Any) -> Job:
         job = replace(self)
-        for name in ("_sources", "_tables", "_steps", "_sinks", "_checkpoint"):
+        for name in ("_sources", "_tables", "_steps", "_sinks", "_checkpoint", "_sql"):
             object.__setattr__(job, name, changes.get(name, getattr(self, name)))
         return job
 

@@ -61,6 +61,10 @@ def parse_job(value: Any, *, places: Mapping[Path, str] | None = None) -> JobSpe
         SpecError: The job is wrong; the first problem is the message, further ones are the detail.
     """
     known = dict(places or {})
+    if isinstance(value, Mapping) and value.get("sql") is not None:
+        from headrace.jobs.sql import expand  # sqlglot is slow to import, and most jobs have steps
+
+        value, known = expand(value, known)
     try:
         spec = JobSpec.model_validate(value)
     except ValidationError as error:

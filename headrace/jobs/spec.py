@@ -382,6 +382,9 @@ class JobSpec(SpecModel):
     description: str = ""
     sources: dict[NodeName, SourceSpec] = Field(min_length=1)
     tables: dict[NodeName, StaticTable] = Field(default_factory=dict, description="Static tables for lookups.")
+    sql: str | None = Field(
+        default=None, min_length=1, description="Views and queries, in place of steps (docs/sql.md)."
+    )
     steps: tuple[Step, ...] = ()
     sinks: tuple[Sink, ...] = Field(min_length=1)
     checkpoint: CheckpointSpec = Field(default_factory=CheckpointSpec)
@@ -398,7 +401,8 @@ class JobSpec(SpecModel):
 
         A Polars expression appears as text that cannot be read back.
         """
-        return self.model_dump(mode="json", by_alias=True, exclude_unset=True) | {"uid": self.uid}
+        left_out = None if self.sql is None else {"steps"}
+        return self.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude=left_out) | {"uid": self.uid}
 
     def place(self, *path: str | int) -> str:
         """Where something stands: ``job.yaml:12:5: steps[0].filter``, or only the path for specs without a file."""
