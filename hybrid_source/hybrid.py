@@ -16,7 +16,7 @@ from headrace.kernel.boundary import Boundary, PartitionRange, TopicBoundary, To
 from headrace.kernel.clock import Clock, SystemClock
 from headrace.kernel.errors import DecodeError, IdentityError, InternalError, SpecError
 from headrace.kernel.protocols import Batch, Json, Position, ReadRequest
-from hybrid_source.resolution import Resolution
+from hybrid_source.resolution import Resolution, naming
 from hybrid_source.stages import (
     END_OF_HISTORY,
     HistoryBatch,
@@ -187,8 +187,10 @@ class HybridSource:
         resolution = None
         if self.history is not None:
             resolution = self.history.resolve(pin, tuple(identities))
-            check_identities(_recorded(resolution.boundary), identities)
-        tail = self.tail.start(resolution.boundary if resolution else None)
+        with naming(resolution):
+            if resolution is not None:
+                check_identities(_recorded(resolution.boundary), identities)
+            tail = self.tail.start(resolution.boundary if resolution else None)
         return HybridPosition(
             "history" if self.history else "tail",
             pin,
@@ -238,7 +240,7 @@ def _check_identity(recorded: TopicIdentity, now: TopicIdentity) -> None:
                 f"topic {now.topic!r} is not the one that was recorded: its {what} has changed",
                 detail=f"recorded {what} {then}, found {found}",
                 hint="recorded offsets mean nothing in a recreated topic or another cluster; start the job under a new "
-                "uid, and set the table's boundary anew with `headrace boundary set`",
+                "uid, and reset the table's boundary with `headrace boundary reset`",
                 code="TOPIC_RECREATED",
                 context={"topic": now.topic, "recorded": then, "found": found},
             )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,6 +11,7 @@ import polars as pl
 
 from headrace.kernel import columns as system
 from headrace.kernel.boundary import Boundary
+from headrace.kernel.errors import DataError
 from headrace.kernel.protocols import Json
 
 Outcome = Literal["applied", "not there", "not usable", "not tried"]
@@ -116,3 +118,17 @@ class Resolution:
             OffsetNames(**columns) if columns else None,
             value.get("distinct", False),
         )
+
+
+@contextmanager
+def naming(resolution: Resolution | None) -> Iterator[None]:
+    """Add the rule that a boundary came from to a refusal of its offsets; the boundary may be what is wrong."""
+    try:
+        yield
+    except DataError as error:
+        if resolution is None:
+            raise
+        said = f"boundary by rule {resolution.rule!r}: {resolution.evidence}"
+        error.detail = f"{error.detail}; {said}" if error.detail else said
+        error.context = {**error.context, "rule": resolution.rule}
+        raise

@@ -25,7 +25,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-boundary_app = typer.Typer(rich_markup_mode=None, help="Show or set the boundary record of a table.")
+boundary_app = typer.Typer(rich_markup_mode=None, help="Show, set or reset what a table covers of a topic.")
 lease_app = typer.Typer(rich_markup_mode=None, help="Show or release the leases of jobs on a table's snapshots.")
 dev_app = typer.Typer(rich_markup_mode=None, help="Real services on this machine: Kafka, S3, Iceberg catalog.")
 spec_app = typer.Typer(rich_markup_mode=None, help="Check job specs, print their JSON Schema.")
@@ -178,6 +178,9 @@ def archive(
         list[str] | None,
         typer.Option("--changelog-key", help="Column of the key of a compacted topic; keeps deletions; repeatable."),
     ] = None,
+    uid: Annotated[
+        str | None, typer.Option("--uid", help="The archiver's identity; a new one begins at the topic's start.")
+    ] = None,
     until: UntilOption = None,
     config: ConfigOption = None,
     state: StateOption = None,
@@ -197,6 +200,7 @@ def archive(
         partition_by=partition_by or [],
         cluster=cluster,
         changelog_key=changelog_key or [],
+        uid=uid,
         until=until,
     )
 
@@ -240,6 +244,10 @@ def serve(
 def boundary_show(
     table: TableArgument,
     *,
+    topic: Annotated[
+        str | None, typer.Option("--topic", help="Try every rule for this topic, as a job would; else the record only.")
+    ] = None,
+    cluster: Annotated[str, typer.Option("--cluster", help="A [kafka.NAME] section, for control topics.")] = "default",
     snapshot: Annotated[
         int | None, typer.Option("--snapshot", help="Snapshot id; the current one if not given.")
     ] = None,
@@ -248,10 +256,14 @@ def boundary_show(
     state: StateOption = None,
     debug: DebugOption = False,
 ) -> None:
-    """Show the boundary record that holds for a table, with its evidence."""
-    from headrace.cli.boundary import show_boundary
+    """Show where the history of a table ends: its record, or with --topic what every rule says."""
+    from headrace.cli.boundary import explain_boundary, show_boundary
 
-    show_boundary(table, snapshot, Settings(config, state, debug=debug), as_json=json)
+    settings = Settings(config, state, debug=debug)
+    if topic is None:
+        show_boundary(table, snapshot, settings, as_json=json)
+    else:
+        explain_boundary(table, topic, snapshot, cluster, settings, as_json=json)
 
 
 @boundary_app.command("set")
@@ -269,6 +281,25 @@ def boundary_set(
     from headrace.cli.boundary import set_boundary
 
     set_boundary(table, topic, offset, cluster, Settings(config, state, debug=debug))
+
+
+@boundary_app.command("reset")
+def boundary_reset(
+    table: TableArgument,
+    *,
+    topic: Annotated[
+        str | None, typer.Option("--topic", help="The topic; the only one of the record if not given.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it.")] = False,
+    cluster: Annotated[str, typer.Option("--cluster", help="A [kafka.NAME] section.")] = "default",
+    config: ConfigOption = None,
+    state: StateOption = None,
+    debug: DebugOption = False,
+) -> None:
+    """Record that a table covers nothing of a topic as it is now: it was created again, or is on another cluster."""
+    from headrace.cli.boundary import reset_boundary
+
+    reset_boundary(table, topic, cluster, Settings(config, state, debug=debug), confirmed=yes)
 
 
 @lease_app.command("list")

@@ -24,6 +24,7 @@ def run_archive(
     partition_by: Sequence[str],
     cluster: str,
     changelog_key: Sequence[str],
+    uid: str | None,
     until: str | None,
 ) -> None:
     """Run the archiver; the schema comes from an option, or from the table when it exists.
@@ -33,7 +34,9 @@ def run_archive(
     """
     config = settings.load()
     columns = _columns(config, table, schema, schema_from)
-    spec = archive_job(topic, table, columns, cluster=cluster, partition_by=partition_by, changelog_key=changelog_key)
+    spec = archive_job(
+        topic, table, columns, cluster=cluster, partition_by=partition_by, changelog_key=changelog_key, uid=uid
+    )
     run_spec(spec, config, settings, until, "drain")
 
 

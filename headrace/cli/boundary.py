@@ -1,4 +1,4 @@
-"""``headrace boundary``: show and set the boundary record of a table."""
+"""``headrace boundary``: show, set and reset what a table covers of a topic."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from catalog.boundary_record import find_boundary, merged
 from catalog.catalogs import Catalogs, TableName
 from catalog.commit import set_boundary as commit_boundary
 from headrace.cli.settings import Settings
+from headrace.jobs.boundary import explain_boundary as explain
+from headrace.jobs.boundary import plan_reset
+from headrace.jobs.boundary import reset_boundary as commit_reset
 from headrace.jobs.config import Config
 from headrace.kafka.cluster import KafkaCluster
 from headrace.kafka.metadata import KafkaMetadata, OffsetRange, TopicInfo
@@ -35,7 +38,10 @@ def show_boundary(name: str, snapshot: int | None, settings: Settings, *, as_jso
     pinned = snapshot or (current.snapshot_id if current else None)
     found = find_boundary(table, pinned)
     if found is None:
-        hint = "fill the table with headrace archive, or state what it covers with headrace boundary set"
+        hint = (
+            "give --topic to see what other writers have left; fill the table with headrace archive, or state what it "
+            "covers with headrace boundary set"
+        )
         raise NotFoundError(f"table {name} has no boundary record", hint=hint, code="BOUNDARY_NOT_FOUND")
     if as_json:
         facts = {
@@ -53,6 +59,63 @@ def show_boundary(name: str, snapshot: int | None, settings: Settings, *, as_jso
     for change in found.foreign_changes:
         rows = f"{change.added} rows added, {change.deleted} deleted"
         typer.echo(f"warning: snapshot {change.snapshot_id} ({change.operation}, {rows}) says nothing of its offsets")
+
+
+def explain_boundary(
+    name: str, topic: str, snapshot: int | None, cluster: str, settings: Settings, *, as_json: bool
+) -> None:
+    """Print what every rule says of a table and a topic.
+
+    Raises:
+        NotFoundError: There is no such table or snapshot.
+        BoundaryError: No rule gives a boundary; printed before.
+    """
+    explained = explain(settings.load(), name, topic, snapshot, cluster)
+    found, error = explained.trial.resolution, explained.trial.error
+    if as_json:
+        typer.echo(json.dumps(explained.to_json()))
+    else:
+        typer.echo(f"table {name}, snapshot {explained.snapshot}, topic {topic}: {found.rule if found else 'none'}")
+        if found is not None:
+            for partition, at in sorted(found.boundary.topics[topic].partitions.items()):
+                typer.echo(f"  partition {partition}: offsets {at.start} up to {at.next}, exclusive")
+            typer.echo(f"guarantee: {found.guarantee}")
+            typer.echo(f"columns: {found.columns or 'the rows carry no offsets of the topic'}")
+        typer.echo("rules, in order:")
+        for verdict in explained.trial.verdicts:
+            typer.echo(f"  {verdict.outcome:10}  {verdict.rule}: {verdict.detail}")
+    if error is not None:
+        raise error
+
+
+def reset_boundary(name: str, topic: str | None, cluster: str, settings: Settings, *, confirmed: bool) -> None:
+    """Take back what a table covers of a topic, which was created again or is on another cluster now; rows stay.
+
+    Raises:
+        NotFoundError: There is no such table or record.
+        UserError: It was not confirmed (``CONFIRMATION_MISSING``); nothing was written.
+    """
+    config = settings.load()
+    reset = plan_reset(config, name, topic, cluster)
+    if reset.same:
+        typer.echo(
+            f"warning: topic {reset.topic} is the one that was recorded: a job will read its records again, next to "
+            "the rows that the table has of them",
+            err=True,
+        )
+    covered = reset.before.partitions if reset.before else {}
+    said = ", ".join(f"{partition}: {at.start} up to {at.next}" for partition, at in sorted(covered.items()))
+    if not confirmed:
+        raise UserError(
+            f"table {name} would cover nothing of topic {reset.topic} any more",
+            detail=f"its record covers {said or 'nothing'}; its rows would stay",
+            hint="add --yes to do it",
+            code="CONFIRMATION_MISSING",
+        )
+    snapshot = commit_reset(config, reset)
+    typer.echo(f"table {name}: recorded in snapshot {snapshot} that nothing of topic {reset.topic} is covered")
+    typer.echo(f"  before: {said or 'nothing'}; topic id now {reset.now.topic_id or 'not known'}")
+    typer.echo("start jobs over it under another uid: positions of the former topic mean nothing now")
 
 
 def set_boundary(name: str, topic: str, offsets: Sequence[str], cluster: str, settings: Settings) -> None:

@@ -10,9 +10,17 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli.words import bytes_text, count_text, lost_text
-from headrace.jobs.plan import HistoryPlan, OperatorPlan, Plan, SinkPlan, SourcePlan, TableTailPlan, TailPlan
-from headrace.runtime.observer import LostOffsets
+from headrace.cli.words import bytes_text, count_text
+from headrace.jobs.plan import (
+    BoundaryPlan,
+    HistoryPlan,
+    OperatorPlan,
+    Plan,
+    SinkPlan,
+    SourcePlan,
+    TableTailPlan,
+    TailPlan,
+)
 
 _FILE_WIDTH: Final = 200
 _SHOWN_SNAPSHOTS: Final = 5
@@ -48,15 +56,25 @@ def _source(source: SourcePlan) -> Iterator[RenderableType]:
     if source.history:
         yield _indented(_history(source.history))
     if source.boundary:
-        rule, guarantee = source.boundary.rule, source.boundary.guarantee
-        shown = f"{rule} ({guarantee})" if guarantee != "exactly-once" else rule
-        yield _indented(_facts(("boundary", shown), ("evidence", source.boundary.evidence)))
+        yield _indented(_boundary(source.boundary))
     if source.tail:
         yield _indented(_tail(source.tail))
     if source.table_tail:
         yield _indented(_table_tail(source.table_tail))
     if source.event_time:
         yield _indented(_facts(("event time", source.event_time)))
+
+
+def _boundary(boundary: BoundaryPlan) -> Table:
+    rule, guarantee = boundary.rule, boundary.guarantee
+    tried = [verdict for verdict in boundary.tried if verdict.outcome in {"not there", "not usable"}]
+    return _facts(
+        ("boundary", f"{rule} ({guarantee})" if guarantee != "exactly-once" else rule),
+        ("evidence", boundary.evidence),
+        *((("trimmed by", boundary.columns),) if boundary.columns else ()),
+        *((("not there", ", ".join(v.rule for v in tried if v.outcome == "not there")),) if tried else ()),
+        *(("not usable", f"{verdict.rule}: {verdict.detail}") for verdict in tried if verdict.outcome == "not usable"),
+    )
 
 
 def _history(history: HistoryPlan) -> Table:
@@ -90,10 +108,8 @@ def _tail(tail: TailPlan) -> Group:
         cells = (at.topic, str(at.partition), count_text(at.log_start), count_text(at.log_end), start, lag)
         table.add_row(*cells, style="red" if at.gap else None)
     gaps = [f"{at.topic}[{at.partition}]" for at in tail.partitions if at.gap]
-    notes = [Text(f"gap: wanted offsets are gone in {', '.join(gaps)}", style="red")] if gaps else []
-    lost = [LostOffsets(at.topic, at.partition, *gap) for at in tail.partitions for gap in at.lost]
-    notes += [Text(f"lost: {lost_text(lost)}", style="red")] if lost else []
-    return Group(facts, *((Padding(table, (0, 0, 0, 2)),) if tail.partitions else ()), *notes)
+    note = [Text(f"gap: wanted offsets are gone in {', '.join(gaps)}", style="red")] if gaps else []
+    return Group(facts, *((Padding(table, (0, 0, 0, 2)),) if tail.partitions else ()), *note)
 
 
 def _table_tail(tail: TableTailPlan) -> Group:

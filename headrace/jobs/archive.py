@@ -32,6 +32,7 @@ def archive_job(
     cluster: str = "default",
     partition_by: Sequence[str] = (),
     changelog_key: Sequence[str] = (),
+    uid: str | None = None,
 ) -> JobSpec:
     """The job that archives a topic.
 
@@ -46,6 +47,7 @@ def archive_job(
         partition_by: Partitioning of a new table.
         changelog_key: Columns of the key of a compacted topic, which is archived version by version, deletions as rows
             with ``_kafka_deleted``; none for a topic of which each record counts.
+        uid: The job's identity, to which positions and commits are bound; None: its name.
 
     Raises:
         SpecError: A name or a type is wrong.
@@ -58,6 +60,7 @@ def archive_job(
     return parse_job(
         {
             "name": _NOT_A_NAME.sub("-", f"archive-{topic}-{table}"),
+            **({"uid": uid} if uid is not None else {}),
             "sources": {SOURCE: source},
             "sinks": [{"id": "archive", "iceberg": target}],
         }

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from headrace.kernel.protocols import Determinism
+from hybrid_source.resolution import Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,6 @@ class PartitionPlan:
         log_start: The first offset that Kafka still has.
         log_end: The end of the log (its last stable offset).
         start: Where the tail starts; None when that is not decided before the run.
-        lost: Ranges (first inclusive, next exclusive) that were gone when they were wanted (``on_gap: record``).
     """
 
     topic: str
@@ -64,7 +64,6 @@ class PartitionPlan:
     log_start: int
     log_end: int
     start: int | None
-    lost: Sequence[tuple[int, int]] = ()
 
     @property
     def lag(self) -> int | None:
@@ -133,11 +132,21 @@ class TableTailPlan:
 
 @dataclass(frozen=True, slots=True)
 class BoundaryPlan:
-    """How the boundary was found: the rule's name, the evidence for people, and the guarantee that follows."""
+    """How the boundary was found.
+
+    Attributes:
+        rule: The rule's name.
+        evidence: What it rests on, for people.
+        guarantee: What follows.
+        columns: The columns by which history rows at or above the boundary are left out; None: there are none.
+        tried: What came of every rule, in order; empty for a job that goes on from a checkpoint.
+    """
 
     rule: str
     evidence: str
     guarantee: str = "exactly-once"
+    columns: str | None = None
+    tried: Sequence[Verdict] = ()
 
 
 @dataclass(frozen=True, slots=True)

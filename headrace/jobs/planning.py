@@ -30,8 +30,8 @@ from headrace.state.checkpoint import Checkpoint, CheckpointStore
 from headrace.state.stores import open_store
 from hybrid_source.history_stage import OpenLakeHistory
 from hybrid_source.hybrid import HybridPosition, HybridSource
+from hybrid_source.resolution import Resolution
 from hybrid_source.table_source import TableSource
-from hybrid_source.tail_position import TailPosition
 
 
 def plan_job(job: CompiledJob) -> Plan:
@@ -78,14 +78,18 @@ def _source(job: CompiledJob, source: JobSource, request: ReadRequest, position:
     if isinstance(source, TableSource):
         return plan_table_source(job, source, request, position)
     at = source.plan() if position is None else HybridPosition.from_json(position)
-    found = at.resolution
     return SourcePlan(
         source.name,
         _history(job, source, request, at) if at.phase == "history" else None,
         _tail(job, source, request, at),
-        BoundaryPlan(found.rule, found.evidence, found.guarantee) if found else None,
+        _boundary(at.resolution) if at.resolution else None,
         source.event_time.column if source.event_time else None,
     )
+
+
+def _boundary(found: Resolution) -> BoundaryPlan:
+    columns = str(found.columns) if found.columns and found.trim else None
+    return BoundaryPlan(found.rule, found.evidence, found.guarantee, columns, found.tried)
 
 
 def _history(job: CompiledJob, source: HybridSource, request: ReadRequest, at: HybridPosition) -> HistoryPlan | None:
@@ -103,7 +107,7 @@ def _tail(job: CompiledJob, source: HybridSource, request: ReadRequest, at: Hybr
     if tail is None or wanted is None:
         return None
     ranges = tail.ranges()
-    position = TailPosition.from_json(at.tail)
+    starts = tail.offsets(at.tail)
     return TailPlan(
         topics=sorted({at.topic for at in ranges}),
         cluster=wanted.cluster,
@@ -111,8 +115,7 @@ def _tail(job: CompiledJob, source: HybridSource, request: ReadRequest, at: Hybr
         columns_total=len(source.schema),
         rows_predicate=text(request.predicate),
         partitions=[
-            PartitionPlan(*place, start, end, position.nexts.get(place), position.lost_of(place))
-            for place, (start, end) in sorted(ranges.items())
+            PartitionPlan(*place, start, end, starts.get(place)) for place, (start, end) in sorted(ranges.items())
         ],
     )
 

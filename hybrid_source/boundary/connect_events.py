@@ -72,7 +72,7 @@ def decode_event(value: bytes) -> ControlEvent:
                 return ControlEvent(int(head["type"]), str(head["group_id"]))
             head[field["name"]] = reader.read(field["type"])
         return _event(head)
-    except (struct.error, IndexError, KeyError, TypeError, AttributeError, UnicodeDecodeError) as error:
+    except (struct.error, IndexError, KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"the event cannot be read: {error!r}") from error
 
 

@@ -72,11 +72,11 @@ class TimeBoundary:
         nexts: dict[int, int] = {}
         for place in places:
             partition, at, log = place.partition, found[place], held[place]
-            if at is not None and at <= log.earliest and log.earliest > 0:
+            if log.earliest > 0 and (log.latest if at is None else at) <= log.earliest:
                 raise GapError(
                     f"topic {topic!r} partition {partition}: records since {_text(begin)} may be gone",
-                    detail=f"its log begins at offset {log.earliest}, with a record that is not older; available are "
-                    f"{log.earliest} to {log.latest} (exclusive); rule tried: {self.name}",
+                    detail=f"its log begins at offset {log.earliest}, and no record that is left is older; available "
+                    f"are {log.earliest} to {log.latest} (exclusive); rule tried: {self.name}",
                     hint="state a later time or a shorter overlap, read a newer snapshot of the history, or lengthen "
                     "the topic's retention",
                     context={

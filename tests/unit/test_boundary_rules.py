@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -13,8 +15,8 @@ from pyiceberg.table import Table
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType, StructType
 
 from catalog import boundary_record
-from catalog.boundary_record import merged
-from headrace.kernel.boundary import Boundary, PartitionRange, TopicBoundary, TopicPartition
+from catalog.boundary_record import forgotten, merged
+from headrace.kernel.boundary import Boundary, Incarnation, PartitionRange, TopicBoundary, TopicPartition
 from headrace.kernel.errors import BoundaryError, NotFoundError, SpecError
 from hybrid_source.boundary import (
     BoundaryContext,
@@ -240,3 +242,98 @@ def test_ranges_of_two_writers_join_and_never_go_back(
 
 def test_a_boundary_that_is_stated_anew_replaces_the_range() -> None:
     assert merged(_one(0, 500), _one(5, 450), restate=True) == _one(5, 450)
+
+
+@pytest.mark.parametrize(
+    ("earlier", "ours", "both"),
+    [
+        ("2026-01-01T00:00:00Z", "2026-01-01T02:00:00+01:00", "2026-01-01T00:00:00Z"),
+        ("2026-01-02T00:00:00Z", "2026-01-01T00:00:00Z", "2026-01-01T00:00:00Z"),
+        (None, "2026-01-01T00:00:00Z", None),
+    ],
+)
+def test_the_watermark_of_several_topics_is_the_smallest(earlier: str | None, ours: str, both: str | None) -> None:
+    other = replace(bounds(5, "other"), watermark=earlier)
+    mine = replace(bounds(7), watermark=ours)
+    assert merged(other, mine).watermark == both
+    assert merged(replace(bounds(5), watermark=earlier), mine).watermark == ours
+
+
+# -------------------------------------------------------------------------------------------------- topics that changed
+
+
+def of_incarnation(topic_id: str, next_offset: int, cluster: str = "c1") -> Boundary:
+    return Boundary({"t": TopicBoundary({0: PartitionRange(0, next_offset)}, topic_id)}, cluster)
+
+
+@pytest.mark.parametrize(
+    ("now", "was"),
+    [
+        (of_incarnation("id-2", 10), Incarnation("id-1", "c1")),
+        (of_incarnation("id-1", 10, "c2"), Incarnation("id-1", "c1")),
+    ],
+)
+def test_hyb_05_ranges_of_a_former_incarnation_are_not_carried_on(now: Boundary, was: Incarnation) -> None:
+    found = merged(of_incarnation("id-1", 10_000), now)
+    assert found.next_offset("t", 0) == 10
+    assert found.topics["t"].earlier == (was,)
+    assert Boundary.from_json(found.to_json()) == found
+    again = merged(
+        found, replace(now, topics={"t": TopicBoundary({0: PartitionRange(10, 12)}, now.topics["t"].topic_id)})
+    )
+    assert again.topics["t"] == TopicBoundary({0: PartitionRange(0, 12)}, now.topics["t"].topic_id, (was,))
+
+
+def test_hyb_05_a_reset_record_covers_nothing_of_the_topic_as_it_is_now(catalog: SqlCatalog) -> None:
+    table = catalog.create_table("ns.t", ARCHIVE)
+    record(table, partition(0, range(10)), of_incarnation("id-1", 10))
+    found = resolve(table)
+    reset = forgotten(found.boundary, "t", Incarnation("id-2", "c1"))
+    record(table, rows(), reset)
+    found = resolve(table)
+    assert nexts(found) == {}
+    assert (found.boundary.topics["t"].topic_id, found.boundary.topics["t"].earlier) == (
+        "id-2",
+        (Incarnation("id-1", "c1"),),
+    )
+    assert "1 earlier incarnations" in found.evidence
+    # Others add rows: offsets of the former incarnation must not be taken for those of the present one.
+    append(table, rows((None, None)))
+    found = resolve(table)
+    assert found.trim
+    assert found.columns is None
+
+
+def test_hyb_05_the_record_of_a_rolled_back_snapshot_is_not_used(catalog: SqlCatalog) -> None:
+    table = catalog.create_table("ns.t", ARCHIVE)
+    record(table, partition(0, range(10)), bounds(10))
+    first = table.current_snapshot().snapshot_id
+    record(table, partition(0, range(10, 20)), bounds(20))
+    rolled_back = table.current_snapshot().snapshot_id
+    with table.transaction() as transaction:
+        sequence = table.current_snapshot().sequence_number
+        transaction.set_properties(
+            boundary_record.properties(json.dumps(bounds(20).to_json()), rolled_back, sequence or 0)
+        )
+    table.manage_snapshots().set_current_snapshot(snapshot_id=first).commit()
+    found = resolve(table)
+    assert nexts(found) == {0: 10}
+    assert str(first) in found.evidence
+
+
+def test_hyb_05_an_expired_snapshots_record_is_kept_by_the_mirrored_property(catalog: SqlCatalog) -> None:
+    table = catalog.create_table("ns.t", ARCHIVE)
+    record(table, partition(0, range(10)), bounds(10))
+    owner = table.current_snapshot()
+    append(table, rows((None, None)))
+    with table.transaction() as transaction:
+        transaction.set_properties(
+            boundary_record.properties(json.dumps(bounds(10).to_json()), owner.snapshot_id, owner.sequence_number or 0)
+        )
+    table.maintenance.expire_snapshots().by_id(owner.snapshot_id).commit()
+    found = resolve(table)
+    assert nexts(found) == {0: 10}
+    assert "table property" in found.evidence
+    assert found.trim
+    with pytest.raises(NotFoundError, match="has no snapshot"):
+        open_iceberg(table, NAME, snapshot_id=owner.snapshot_id)

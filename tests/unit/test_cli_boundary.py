@@ -66,6 +66,44 @@ def test_record_is_shown_with_its_evidence(state: list[str], capsys: pytest.Capt
     assert shown["boundary"]["topics"]["orders"]["partitions"]["1"] == {"start": 3, "next": 7}
 
 
+def test_every_rule_is_shown_for_a_topic(state: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["boundary", "show", TABLE, "--topic", "orders", *state]) == ExitCode.OK
+    text = capsys.readouterr().out
+    assert "topic orders: empty history" in text
+    assert "not there   recorded boundary: a boundary record of Headrace" in text
+    assert "not tried   columns of Redpanda" in text
+    snapshot = record(state)
+    assert run(["boundary", "show", TABLE, "--topic", "orders", "--json", *state]) == ExitCode.OK
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["snapshot"], shown["topic"]) == (snapshot, "orders")
+    assert shown["resolution"]["rule"] == "recorded boundary"
+    assert shown["resolution"]["record"]["topics"]["orders"]["partitions"]["1"] == {"start": 3, "next": 7}
+    assert [entry["outcome"] for entry in shown["tried"]][:2] == ["applied", "not tried"]
+
+
+def test_a_topic_that_no_rule_knows_is_refused_after_the_verdicts(
+    state: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    catalogs = Catalogs(load_config(state[1], environ={}).catalogs)
+    catalogs.load(TABLE).append(
+        pa.table({"id": [1]}), snapshot_properties={"flink.job-id": "a", "flink.max-committed-checkpoint-id": "4"}
+    )
+    catalogs.close()
+    assert run(["boundary", "show", TABLE, "--topic", "orders", "--json", *state]) == ExitCode.DATA
+    output = capsys.readouterr()
+    assert json.loads(output.out)["resolution"] is None
+    assert "error[BOUNDARY_MISSING]: no boundary between local.shop.orders and topic orders" in output.err
+    assert "Flink records no offsets" in output.err
+
+
+def test_reset_needs_a_record_and_a_yes(state: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["boundary", "reset", TABLE, *state]) == ExitCode.USER
+    assert "error[BOUNDARY_NOT_FOUND]" in capsys.readouterr().err
+    record(state)
+    assert run(["boundary", "reset", TABLE, "--topic", "payments", *state]) == ExitCode.USER
+    assert "does not know topic 'payments'" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
