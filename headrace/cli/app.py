@@ -119,6 +119,10 @@ def run_command(
     on_stop: Annotated[
         OnEnd, typer.Option("--on-stop", help="At Ctrl-C or SIGTERM: keep open windows, or fire them and finish.")
     ] = OnEnd.SUSPEND,
+    drop_state: Annotated[
+        list[str] | None,
+        typer.Option("--drop-state", metavar="ID", help="Let this operator begin empty, once; repeatable."),
+    ] = None,
     config: ConfigOption = None,
     state: StateOption = None,
     debug: DebugOption = False,
@@ -128,7 +132,7 @@ def run_command(
     from headrace.cli.run_job import run_file
 
     settings = Settings(config, state, debug=debug, json_logs=json_logs)
-    run_file(job, settings, until, on_end.value, on_stop.value)
+    run_file(job, settings, until, on_end.value, on_stop.value, drop_state or ())
 
 
 @app.command()

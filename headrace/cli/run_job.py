@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -25,17 +25,25 @@ if TYPE_CHECKING:
     from headrace.jobs.spec import JobSpec
 
 
-def run_file(path: Path, settings: Settings, until: str | None, on_end: str, on_stop: str) -> None:
+def run_file(
+    path: Path, settings: Settings, until: str | None, on_end: str, on_stop: str, drop_state: Sequence[str] = ()
+) -> None:
     """Run the job in a file.
 
     Raises:
         HeadraceError: Of any kind; the job goes on from its last checkpoint when it is run again.
     """
-    run_spec(load_job(path), settings.load(), settings, until, on_end, on_stop)
+    run_spec(load_job(path), settings.load(), settings, until, on_end, on_stop, drop_state)
 
 
 def run_spec(
-    spec: JobSpec, config: Config, settings: Settings, until: str | None, on_end: str, on_stop: str = "suspend"
+    spec: JobSpec,
+    config: Config,
+    settings: Settings,
+    until: str | None,
+    on_end: str,
+    on_stop: str = "suspend",
+    drop_state: Sequence[str] = (),
 ) -> None:
     """Run a job.
 
@@ -48,7 +56,7 @@ def run_spec(
     options = RunOptions(end, cast("OnEnd", on_end))
     stop = StopSignal()
     with _observed(spec.name, settings) as (observer, told), graceful_stop(stop, told, drain=on_stop == "drain"):
-        result = run_job(spec, config, options, observer, stop)
+        result = run_job(spec, config, options, observer, stop, drop_state=drop_state)
     observer.on_event(Event(Level.INFO, result.status, _summary(result), {"job": spec.name, "epoch": result.epoch}))
 
 

@@ -26,7 +26,9 @@ from headrace.kernel.protocols import Json, ReadRequest
 from headrace.runtime.graph import Graph, StatefulNode, TransformNode
 from headrace.runtime.pushdown import requests
 from headrace.runtime.schemas import Schemas, resolve
-from headrace.state.checkpoint import Checkpoint, CheckpointStore
+from headrace.runtime.state_fit import refuse_changed
+from headrace.state.checkpoint import CheckpointStore
+from headrace.state.records import Checkpoint
 from headrace.state.stores import open_store
 from hybrid_source.history_stage import OpenLakeHistory
 from hybrid_source.hybrid import HybridPosition, HybridSource
@@ -44,6 +46,8 @@ def plan_job(job: CompiledJob) -> Plan:
     pushed = requests(graph, None)
     record = _record(job)
     positions = dict(record.positions) if record else {}
+    if record is not None:
+        refuse_changed(record, graph)
     return Plan(
         job=job.spec.name,
         uid=job.uid,

@@ -67,14 +67,12 @@ class Dataflow:
     Args:
         graph: The job.
         schemas: The schemas of its streams.
-        states: State of the stateful operators at the checkpoint, by id; empty for a new lineage.
+        operators: Its stateful operators, open, by id.
     """
 
-    def __init__(self, graph: Graph, schemas: Schemas, states: Mapping[str, OperatorState]) -> None:
+    def __init__(self, graph: Graph, schemas: Schemas, operators: Mapping[str, OperatorInstance]) -> None:
         self._graph = graph
-        self._operators: dict[str, OperatorInstance] = {
-            node.id: node.operator.open(schemas.partials[node.id], states.get(node.id)) for node in graph.stateful()
-        }
+        self._operators = operators
         self._schemas = schemas
         self._watermarks: dict[str, int] = {}
         self._writers: dict[str, SinkWriter] = {}

@@ -30,14 +30,15 @@ from headrace.kernel.protocols import (
     SourceReader,
 )
 from headrace.runtime.dataflow import Dataflow
-from headrace.runtime.graph import Graph
 from headrace.runtime.job import CheckpointPolicy, Leases, Program, RunOptions
 from headrace.runtime.observer import EpochReport, Event, Level, Observer, Phase, StopSignal
 from headrace.runtime.progress import Meter
 from headrace.runtime.pump import DEPTH, Computed, Ended, Failed, Item, Pump
 from headrace.runtime.pushdown import requests
 from headrace.runtime.schemas import resolve
-from headrace.state.checkpoint import Checkpoint, CheckpointStore, SavedOperator
+from headrace.runtime.state_fit import open_operators, refuse_changed
+from headrace.state.checkpoint import CheckpointStore
+from headrace.state.records import Checkpoint, SavedOperator
 
 IDLE_S: Final = 0.2
 LEASES_EVERY_S: Final = 3600.0
@@ -143,7 +144,8 @@ class Attempt:
             self._refuse_unfinished(record)
         saved = self._checkpoints.restore(record) if record else {}
         states = {name: operator.state for name, operator in saved.items()}
-        self._flow = Dataflow(self._graph, resolve(self._graph), states)
+        schemas = resolve(self._graph)
+        self._flow = Dataflow(self._graph, schemas, open_operators(self._graph, schemas, states, record))
         decided = record.epoch if record else None
         restored = record is not None and record.lineage != self.head.lineage
         context = SinkContext(self._program.uid, self.head.lineage, self._blobs, decided, restored)
@@ -329,8 +331,11 @@ class Attempt:
         return prepared
 
     def _save(self, *, prepared: Mapping[str, PreCommit], finished: bool, epoch: EpochId | None = None) -> None:
-        fingerprints = {node.id: node.operator.fingerprint for node in self._graph.stateful()}
-        states = {name: SavedOperator(fingerprints[name], state) for name, state in self._flow.snapshot().items()}
+        found = self._flow.snapshot()
+        states = {
+            node.id: SavedOperator(node.operator.fingerprint, self._graph.inputs(node), found[node.id])
+            for node in self._graph.stateful()
+        }
         number = epoch.epoch if epoch else 0
         name, _ = self._checkpoints.save(
             Checkpoint(
@@ -375,27 +380,3 @@ class Attempt:
 
     def _event(self, level: Level, code: str, message: str, **context: Json) -> None:
         self._observer.on_event(Event(level, code, message, context))
-
-
-def refuse_changed(record: Checkpoint, graph: Graph) -> None:
-    """Check that every state in a checkpoint has its operator, unchanged, and every operator its state.
-
-    Every position must have its source, too: one under another name would begin anew, and give all its rows again.
-
-    Raises:
-        GraphChangedError: Naming each operator that is missing, new or changed, and each source that is missing.
-    """
-    then = {name: operator.fingerprint for name, operator in record.operators.items()}
-    now = {node.id: node.operator.fingerprint for node in graph.stateful()}
-    differences = [f"{name}: removed" for name in sorted(then.keys() - now.keys())]
-    differences += [f"{name}: new" for name in sorted(now.keys() - then.keys())]
-    differences += [f"{name}: changed" for name in sorted(then.keys() & now.keys()) if then[name] != now[name]]
-    gone = record.positions.keys() - {node.id for node in graph.sources()}
-    differences += [f"source {name}: removed or renamed" for name in sorted(gone)]
-    if differences:
-        raise GraphChangedError(
-            f"job {record.job_uid} no longer fits the state of its checkpoint at epoch {record.epoch}",
-            detail="; ".join(differences),
-            hint="give the changed job another uid to start it afresh, or restore the old definition",
-            context={"differences": differences},
-        )

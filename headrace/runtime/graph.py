@@ -194,7 +194,14 @@ class Graph:
             current = self.node(current.input.node)
         return current if isinstance(current, StatefulNode) else None
 
+    def inputs(self, node: StatefulNode) -> tuple[str, ...]:
+        """What feeds a stateful operator, whatever stateless steps lie in between: ports of sources and operators."""
+        stream = node.input
+        while isinstance(current := self.node(stream.node), TransformNode):
+            stream = current.input
+        return (f"source {stream}" if isinstance(current, SourceNode) else str(stream),)
+
     def fingerprint(self) -> str:
         """A digest of the stateful part: ids, definitions and what feeds them. Stateless changes keep it."""
-        parts = [[node.id, node.operator.fingerprint] for node in self.stateful()]
+        parts = [[node.id, node.operator.fingerprint, self.inputs(node)] for node in self.stateful()]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]

@@ -8,95 +8,33 @@ Sinks stage below ``staging/<lineage>/<epoch>-<attempt>/`` (:func:`staging_folde
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 import uuid
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, Final
+from dataclasses import replace
+from typing import Final
 from urllib.parse import quote
 
 import polars as pl
 
 from headrace.kernel.errors import DataError, FencedError, NotFoundError, UserError
-from headrace.kernel.protocols import EpochId, Head, Json, OperatorState, Position, PreCommit
+from headrace.kernel.protocols import EpochId, Head, Json, OperatorState
 from headrace.state.frames import damaged, frame_from_ipc, frame_to_ipc
+from headrace.state.records import (
+    Checkpoint,
+    FrameRef,
+    OperatorStateRef,
+    SavedOperator,
+    decode,
+    encode,
+    to_json,
+)
 from headrace.state.stores import JobStore
 
-FORMAT: Final = "headrace-checkpoint"
-FORMAT_VERSION: Final = 1
 _EPOCH_FOLDER: Final = re.compile(r"(?:epochs|staging)/[^/]+/(\d{12})-[^/]+/")
 _ACQUIRE_TRIES: Final = 10
-
-
-@dataclass(frozen=True, slots=True)
-class FrameRef:
-    """A frame of an operator's state in a blob (Arrow IPC, lz4)."""
-
-    blob: str
-    nbytes: int
-    crc32: int
-
-
-@dataclass(frozen=True, slots=True)
-class OperatorStateRef:
-    """An operator's state as the record keeps it: small values inline, frames by reference."""
-
-    version: int
-    fingerprint: str
-    values: Mapping[str, Json] = field(default_factory=dict)
-    frames: Mapping[str, FrameRef] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class SavedOperator:
-    """An operator's state with the fingerprint of the definition that it belongs to."""
-
-    fingerprint: str
-    state: OperatorState
-
-
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """The record of one epoch.
-
-    Attributes:
-        job_uid: The job, by uid.
-        lineage: The uninterrupted history of epochs it belongs to.
-        epoch: Its number in the lineage; 0 is written before any row is processed.
-        attempt: Unique per try to make this epoch.
-        created_us: Wall clock, microseconds since the Unix epoch; for people only.
-        positions: By source, where it goes on (*next*, not last).
-        pins: By name, what was resolved once for the lineage (snapshots of lookup tables).
-        watermarks: By source, event-time microseconds, None while unknown.
-        operators: By operator id.
-        pre_commits: By sink id, what is prepared and not known to be committed.
-        fingerprint: Of the whole job.
-        finished: The job was drained: a later run has nothing to do.
-        totals: Counters for people (records, rows by sink ...).
-    """
-
-    job_uid: str
-    lineage: str
-    epoch: int
-    attempt: str
-    created_us: int
-    positions: Mapping[str, Position] = field(default_factory=dict)
-    pins: Mapping[str, Json] = field(default_factory=dict)
-    watermarks: Mapping[str, int | None] = field(default_factory=dict)
-    operators: Mapping[str, OperatorStateRef] = field(default_factory=dict)
-    pre_commits: Mapping[str, PreCommit] = field(default_factory=dict)
-    fingerprint: str = ""
-    totals: Mapping[str, Json] = field(default_factory=dict)
-    finished: bool = False
-
-    @property
-    def id(self) -> EpochId:
-        """The epoch's name for all time."""
-        return EpochId(self.job_uid, self.lineage, self.epoch, self.attempt)
 
 
 def record_name(epoch: EpochId) -> str:
@@ -201,6 +139,32 @@ class CheckpointStore:
         """
         _check_owner(self._heads.read(), owner)
 
+    def drop_state(self, owner: str, operators: Collection[str]) -> None:
+        """Decide that operators begin empty: the last record again, without their state. Fences a running instance.
+
+        Args:
+            owner: Who decides.
+            operators: Their ids; also those of operators that are new.
+
+        Raises:
+            NotFoundError: The job has no checkpoint.
+            HeadraceError: As :meth:`acquire` and :meth:`advance`.
+        """
+        head, record = self.acquire(owner)
+        if record is None or head.record is None:
+            raise NotFoundError(
+                f"job {self._job_uid!r} has no checkpoint", hint="it has no state that could be dropped"
+            )
+        kept = {name: ref for name, ref in record.operators.items() if name not in operators}
+        dropped = tuple(sorted({*record.dropped, *operators}))
+        new = replace(record, attempt=uuid.uuid4().hex, operators=kept, dropped=dropped)
+        name = record_name(new.id)
+        committed = self.is_committed(head)
+        self._blobs.put(name, encode(new))
+        head = self.advance(head, name)
+        if committed:
+            self.note_committed(head)
+
     # --------------------------------------------------------------------------------------------------- records
 
     def save(self, checkpoint: Checkpoint, operators: Mapping[str, SavedOperator]) -> tuple[str, Checkpoint]:
@@ -250,6 +214,7 @@ class CheckpointStore:
         return {
             key: SavedOperator(
                 ref.fingerprint,
+                ref.inputs,
                 OperatorState(
                     ref.version, ref.values, {name: self._read_frame(frame) for name, frame in ref.frames.items()}
                 ),
@@ -311,7 +276,7 @@ class CheckpointStore:
 
     def _names_in(self, records: Sequence[str]) -> frozenset[str]:
         self._referenced = {
-            name: self._referenced.get(name) or frozenset(_strings(_to_json(self.read(name)))) for name in records
+            name: self._referenced.get(name) or frozenset(_strings(to_json(self.read(name)))) for name in records
         }
         return frozenset[str]().union(*self._referenced.values())
 
@@ -321,7 +286,8 @@ class CheckpointStore:
             name: self._save_frame(f"{below}/{quote(name, safe='')}.arrow", frame)
             for name, frame in operator.state.frames.items()
         }
-        return OperatorStateRef(operator.state.version, operator.fingerprint, operator.state.values, frames)
+        state = operator.state
+        return OperatorStateRef(state.version, operator.fingerprint, operator.inputs, state.values, frames)
 
     def _save_frame(self, name: str, frame: pl.DataFrame) -> FrameRef:
         data = frame_to_ipc(frame)
@@ -338,78 +304,6 @@ class CheckpointStore:
         if len(data) != ref.nbytes or zlib.crc32(data) != ref.crc32:
             raise damaged(ref.blob, f"{len(data)} bytes, expected {ref.nbytes}, or another checksum")
         return frame_from_ipc(data, ref.blob)
-
-
-def encode(checkpoint: Checkpoint) -> bytes:
-    """The stored form: a line with format, version and digest, then a line with the record, both JSON."""
-    body = json.dumps(_to_json(checkpoint), default=_mapping, separators=(",", ":")).encode()
-    top = {"format": FORMAT, "version": FORMAT_VERSION, "sha256": hashlib.sha256(body).hexdigest()}
-    return json.dumps(top).encode() + b"\n" + body + b"\n"
-
-
-def decode(data: bytes, name: str) -> Checkpoint:
-    """Read what :func:`encode` wrote.
-
-    Raises:
-        UserError: A later release wrote it.
-        DataError: It is damaged; the message has ``name``.
-    """
-    first, _, body = data.partition(b"\n")
-    try:
-        top = json.loads(first)
-    except ValueError as error:
-        raise damaged(name, str(error)) from error
-    if not isinstance(top, dict) or top.get("format") != FORMAT:
-        raise damaged(name, "it does not begin like a checkpoint record")
-    if top.get("version") != FORMAT_VERSION:
-        raise UserError(
-            f"the checkpoint record {name} has version {top.get('version')!r}",
-            detail=f"this release reads version {FORMAT_VERSION}",
-            hint="run the job with the release that wrote it, or a later one",
-            code="CHECKPOINT_VERSION",
-        )
-    if hashlib.sha256(body.removesuffix(b"\n")).hexdigest() != top.get("sha256"):
-        raise damaged(name, "the digest does not match")
-    try:
-        return _from_json(json.loads(body))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise damaged(name, repr(error)) from error
-
-
-def _to_json(checkpoint: Checkpoint) -> dict[str, Any]:
-    value = {item.name: getattr(checkpoint, item.name) for item in fields(checkpoint)}
-    value["operators"] = {
-        key: {
-            "version": ref.version,
-            "fingerprint": ref.fingerprint,
-            "values": ref.values,
-            "frames": {
-                name: {"blob": frame.blob, "nbytes": frame.nbytes, "crc32": frame.crc32}
-                for name, frame in ref.frames.items()
-            },
-        }
-        for key, ref in checkpoint.operators.items()
-    }
-    return value
-
-
-def _from_json(value: dict[str, Any]) -> Checkpoint:
-    operators = {
-        key: OperatorStateRef(
-            ref["version"],
-            ref["fingerprint"],
-            ref["values"],
-            {name: FrameRef(**frame) for name, frame in ref["frames"].items()},
-        )
-        for key, ref in value["operators"].items()
-    }
-    return Checkpoint(**{**value, "operators": operators})
-
-
-def _mapping(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise TypeError(f"{type(value).__name__} is no JSON value")
 
 
 def _strings(value: Json) -> Iterator[str]:
