@@ -66,6 +66,10 @@ class TailPosition:
         """Next offset by partition."""
         return {at: state.next for at, state in self.partitions.items()}
 
+    def lost_of(self, at: TopicPartition) -> tuple[tuple[int, int], ...]:
+        """The lost ranges of one partition: first (inclusive), next (exclusive)."""
+        return tuple((gap.first, gap.next) for gap in self.lost if gap.at == at)
+
     def with_partitions(self, changed: Mapping[TopicPartition, PartitionState]) -> TailPosition:
         """The position with some partitions replaced or added."""
         return replace(self, partitions={**self.partitions, **changed})

@@ -13,7 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli.words import bytes_text, count_text, seconds_text, time_text
+from headrace.cli.words import bytes_text, count_text, lost_text, seconds_text, time_text
 from headrace.runtime.observer import EpochReport, Event, Level, Phase, Progress
 
 _STYLES: Final = {Level.INFO: "", Level.WARNING: "yellow", Level.ERROR: "bold red"}
@@ -77,6 +77,8 @@ def render_progress(
         grid.add_row("history", _history(progress.history_fraction, progress.history_eta_s))
     if progress.lag:
         grid.add_row("lag", _lag(progress))
+    if progress.lost:
+        grid.add_row("lost", Text(lost_text(progress.lost), style="red"))
     grid.add_row("watermark", time_text(progress.watermark))
     written = ", ".join(f"{sink} {count_text(rows)}" for sink, rows in progress.rows_out.items())
     if written:

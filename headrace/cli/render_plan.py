@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli.words import bytes_text, count_text
+from headrace.cli.words import bytes_text, count_text, lost_text
 from headrace.jobs.plan import (
     BoundaryPlan,
     HistoryPlan,
@@ -21,6 +21,7 @@ from headrace.jobs.plan import (
     TableTailPlan,
     TailPlan,
 )
+from headrace.runtime.observer import LostOffsets
 
 _FILE_WIDTH: Final = 200
 _SHOWN_SNAPSHOTS: Final = 5
@@ -108,8 +109,10 @@ def _tail(tail: TailPlan) -> Group:
         cells = (at.topic, str(at.partition), count_text(at.log_start), count_text(at.log_end), start, lag)
         table.add_row(*cells, style="red" if at.gap else None)
     gaps = [f"{at.topic}[{at.partition}]" for at in tail.partitions if at.gap]
-    note = [Text(f"gap: wanted offsets are gone in {', '.join(gaps)}", style="red")] if gaps else []
-    return Group(facts, *((Padding(table, (0, 0, 0, 2)),) if tail.partitions else ()), *note)
+    notes = [Text(f"gap: wanted offsets are gone in {', '.join(gaps)}", style="red")] if gaps else []
+    lost = [LostOffsets(at.topic, at.partition, *gap) for at in tail.partitions for gap in at.lost]
+    notes += [Text(f"lost: {lost_text(lost)}", style="red")] if lost else []
+    return Group(facts, *((Padding(table, (0, 0, 0, 2)),) if tail.partitions else ()), *notes)
 
 
 def _table_tail(tail: TableTailPlan) -> Group:

@@ -53,6 +53,9 @@ def print_seam(proof: SeamProof, console: Console) -> None:
             table.add_row(*_cells(partition), style=None if partition.exact else "red")
         console.print(table)
         for partition in source.partitions:
+            for first, after in partition.lost:
+                place = f"{partition.topic}[{partition.partition}]"
+                console.print(f"{place}: offsets {first} to {after} (exclusive) were gone, and are lost", style="red")
             if partition.lake and partition.lake.holes:
                 ranges = ", ".join(f"{start} to {end}" for start, end in partition.lake.holes)
                 console.print(f"{partition.topic}[{partition.partition}]: no rows for offsets {ranges} (exclusive)")

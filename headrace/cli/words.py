@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from headrace.runtime.observer import LostOffsets
 
 _BYTE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _STEP: Final = 1024
 _MINUTE: Final = 60
 _HOUR: Final = 3600
 _DAY: Final = 86400
+_SHOWN_GAPS: Final = 3
 
 
 def count_text(number: int) -> str:
@@ -46,3 +51,11 @@ def time_text(us: int | None) -> str:
         return datetime.fromtimestamp(us // 1_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     except (OverflowError, ValueError, OSError):
         return str(us)
+
+
+def lost_text(lost: Sequence[LostOffsets]) -> str:
+    """The gap ledger in a line: ``50 offsets: flights[0] 100 to 149``; the newest gaps."""
+    total = sum(gap.next - gap.first for gap in lost)
+    shown = [f"{gap.topic}[{gap.partition}] {gap.first} to {gap.next - 1}" for gap in lost[-_SHOWN_GAPS:]]
+    earlier = len(lost) - len(shown)
+    return f"{count_text(total)} offsets: {', '.join(shown)}" + (f", and {earlier} earlier gaps" if earlier else "")

@@ -57,6 +57,7 @@ class PartitionPlan:
         log_start: The first offset that Kafka still has.
         log_end: The end of the log (its last stable offset).
         start: Where the tail starts; None when that is not decided before the run.
+        lost: Ranges (first inclusive, next exclusive) that were gone when they were wanted (``on_gap: record``).
     """
 
     topic: str
@@ -64,6 +65,7 @@ class PartitionPlan:
     log_start: int
     log_end: int
     start: int | None
+    lost: Sequence[tuple[int, int]] = ()
 
     @property
     def lag(self) -> int | None:

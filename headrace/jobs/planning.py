@@ -34,6 +34,7 @@ from hybrid_source.history_stage import OpenLakeHistory
 from hybrid_source.hybrid import HybridPosition, HybridSource
 from hybrid_source.resolution import Resolution
 from hybrid_source.table_source import TableSource
+from hybrid_source.tail_position import TailPosition
 
 
 def plan_job(job: CompiledJob) -> Plan:
@@ -111,7 +112,7 @@ def _tail(job: CompiledJob, source: HybridSource, request: ReadRequest, at: Hybr
     if tail is None or wanted is None:
         return None
     ranges = tail.ranges()
-    starts = tail.offsets(at.tail)
+    position = TailPosition.from_json(at.tail)
     return TailPlan(
         topics=sorted({at.topic for at in ranges}),
         cluster=wanted.cluster,
@@ -119,7 +120,8 @@ def _tail(job: CompiledJob, source: HybridSource, request: ReadRequest, at: Hybr
         columns_total=len(source.schema),
         rows_predicate=text(request.predicate),
         partitions=[
-            PartitionPlan(*place, start, end, starts.get(place)) for place, (start, end) in sorted(ranges.items())
+            PartitionPlan(*place, start, end, position.nexts.get(place), position.lost_of(place))
+            for place, (start, end) in sorted(ranges.items())
         ],
     )
 

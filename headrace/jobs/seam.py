@@ -66,6 +66,7 @@ class PartitionSeam:
             are holes of the log: markers, aborted records, compaction.
         tail_next: Where the tail stands.
         lake: The lake's side; None when its rows carry no offsets.
+        lost: Ranges (first inclusive, next exclusive) that were gone when wanted, under ``on_gap: record``.
     """
 
     topic: str
@@ -76,6 +77,7 @@ class PartitionSeam:
     tail_first: int | None
     tail_next: int | None
     lake: LakeSide | None
+    lost: Sequence[tuple[int, int]] = ()
 
     @property
     def missing(self) -> int:
@@ -94,7 +96,7 @@ class PartitionSeam:
     @property
     def exact(self) -> bool:
         """Nothing is missing, nothing is there twice."""
-        return not (self.missing or self.overlap or (self.lake and self.lake.duplicates))
+        return not (self.missing or self.overlap or self.lost or (self.lake and self.lake.duplicates))
 
     def to_json(self) -> dict[str, Json]:
         """The seam as JSON values."""
@@ -192,6 +194,7 @@ def _source(source: HybridSource, at: HybridPosition) -> SourceSeam | None:
             tail.partitions[place].first if place in tail.partitions else None,
             tail.nexts.get(place),
             lake.get(place) if lake is not None else None,
+            tail.lost_of(place),
         )
         for place in sorted({*ranges, *starts, *tail.partitions, *(lake or {})})
     ]

@@ -10,7 +10,7 @@ import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Final, Protocol
 
@@ -53,6 +53,16 @@ class PartitionLag:
 
 
 @dataclass(frozen=True, slots=True)
+class LostOffsets:
+    """Offsets ``first`` (inclusive) to ``next`` (exclusive) that were gone when wanted, under ``on_gap: record``."""
+
+    topic: str
+    partition: int
+    first: int
+    next: int
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """A job's counters at one moment. Counts run from the start of this process.
 
@@ -70,6 +80,7 @@ class Progress:
         late_rows: Rows that came too late for their window.
         error_rows: Records that could not be decoded and were skipped or routed.
         state_rows: Rows held in operator state.
+        lost: The gap ledger: what the job has gone on without.
     """
 
     phase: Phase
@@ -85,6 +96,7 @@ class Progress:
     late_rows: int = 0
     error_rows: int = 0
     state_rows: int = 0
+    lost: Sequence[LostOffsets] = ()
 
     def to_json(self) -> dict[str, Json]:
         """The same as JSON values, for logs, the job store and the API."""
@@ -105,6 +117,7 @@ class Progress:
             "late_rows": self.late_rows,
             "error_rows": self.error_rows,
             "state_rows": self.state_rows,
+            "lost": [asdict(gap) for gap in self.lost],
         }
 
 

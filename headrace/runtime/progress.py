@@ -8,7 +8,7 @@ from typing import Final
 
 from headrace.kernel.clock import Clock
 from headrace.runtime.dataflow import Counters, Dataflow
-from headrace.runtime.observer import Observer, PartitionLag, Phase, Progress
+from headrace.runtime.observer import LostOffsets, Observer, PartitionLag, Phase, Progress
 from headrace.runtime.pump import Pump
 
 EVERY_S: Final = 0.5
@@ -100,6 +100,7 @@ class Meter:
                 self.late_rows + pending.late_rows - self._before.late_rows,
                 self.error_rows + pending.error_rows - self._before.error_rows,
                 flow.state_rows(),
+                [LostOffsets(**gap) for fact in facts for gap in fact.get("lost", ())],
             )
         )
 

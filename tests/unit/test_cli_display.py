@@ -21,7 +21,7 @@ from headrace.jobs.plan import (
     TailPlan,
 )
 from headrace.kernel.protocols import Determinism
-from headrace.runtime.observer import EpochReport, Event, Level, PartitionLag, Phase, Progress
+from headrace.runtime.observer import EpochReport, Event, Level, LostOffsets, PartitionLag, Phase, Progress
 from headrace.testing import ManualClock
 
 PROGRESS = Progress(
@@ -36,6 +36,7 @@ PROGRESS = Progress(
     lag=[PartitionLag("flights", 0, 90, 100), PartitionLag("flights", 1, 0, 5), PartitionLag("other", 0, 2, 2)],
     watermark=1_380_585_600_000_000,
     late_rows=3,
+    lost=[LostOffsets("flights", 0, 10, 60)],
 )
 PLAN = Plan(
     job="delays",
@@ -68,7 +69,7 @@ PLAN = Plan(
                 [
                     PartitionPlan("flights", 1, 50, 200, 40),
                     PartitionPlan("flights", 0, 0, 100, 90),
-                    PartitionPlan("flights", 2, 0, 10, None),
+                    PartitionPlan("flights", 2, 0, 10, None, ((3, 8), (9, 10))),
                 ],
             ),
             BoundaryPlan("own record", "snapshot 42, summary headrace.boundary"),
@@ -104,6 +105,7 @@ class TestProgress:
             "1,234,567 rows, 3.0 MiB, 45,679 rows/s",
             "43.2%, 1m35s to go",
             "flights 15, other 0",
+            "50 offsets: flights[0] 10 to 59",
             "2013-10-01T00:00:00Z",
             "hourly 321",
             "3 late",
@@ -177,6 +179,7 @@ class TestPlan:
             "own record",
             "snapshot 42, summary headrace.boundary",
             "gap: wanted offsets are gone in flights[1]",
+            "lost: 6 offsets: flights[2] 3 to 7, flights[2] 9 to 9",
             "within tolerance",
             "fp1",
             "lake.flights.hourly (will be created)",

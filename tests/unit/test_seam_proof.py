@@ -98,6 +98,17 @@ def test_verdict(
     assert (seam.missing, seam.overlap, seam.exact) == (missing, overlap, exact)
 
 
+def test_what_was_lost_is_no_exact_seam() -> None:
+    seam = PartitionSeam("topic", 0, 0, 10, 10, 10, 90, LakeSide(10, 0, 9, 0, [], 0), ((40, 50),))
+    assert not seam.exact
+    assert seam.to_json()["lost"] == ((40, 50),)
+    proof = SeamProof("job", 1, [SourceSeam("s", "tail", {}, "own record", "snapshot", [seam])])
+    console = Console(file=io.StringIO(), width=120, color_system=None)
+    print_seam(proof, console)
+    assert isinstance(console.file, io.StringIO)
+    assert "topic[0]: offsets 40 to 50 (exclusive) were gone, and are lost" in console.file.getvalue()
+
+
 def test_proof_for_people_and_machines() -> None:
     lake = LakeSide(1998, 0, 1999, 0, [(5, 7)], 3)
     partition = PartitionSeam("topic", 0, 0, 2000, 2001, 2001, 2500, lake)
