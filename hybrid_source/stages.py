@@ -114,6 +114,40 @@ class TailBatch:
     nbytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class Expiry:
+    """When retention will delete what is needed of a partition.
+
+    Attributes:
+        at: The partition.
+        next: The next offset that is needed.
+        log_start: The first offset that is still there.
+        seconds: Estimated seconds, at the earliest, until retention passes ``next``; 0: it may at any moment, or it
+            has; None: never, or it cannot be told.
+    """
+
+    at: TopicPartition
+    next: int
+    log_start: int
+    seconds: float | None
+
+    @property
+    def passed(self) -> bool:
+        """What is needed is gone."""
+        return self.next < self.log_start
+
+    def to_json(self) -> dict[str, Json]:
+        """The estimate as JSON values."""
+        seconds = None if self.seconds is None else round(self.seconds)
+        return {
+            "topic": self.at.topic,
+            "partition": self.at.partition,
+            "next": self.next,
+            "log_start": self.log_start,
+            "seconds": seconds,
+        }
+
+
 class OpenTail(Protocol):
     """An assigned tail."""
 
@@ -166,6 +200,9 @@ class TailStage(Protocol):
 
     def ranges(self) -> Mapping[TopicPartition, tuple[int, int]]:
         """By partition, what the log holds now: its start (inclusive) and its end (high watermark, exclusive)."""
+
+    def expiries(self, position: Json) -> Sequence[Expiry]:
+        """By partition, until when the log will hold what a position needs. May take seconds."""
 
     def first_event_times(self, position: Json, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Event time (microseconds) of the first record at or after ``position``, for partitions that have one."""

@@ -20,7 +20,7 @@ from headrace.kernel.protocols import Json, ReadRequest
 from headrace.kernel.until import Until, until_ms
 from hybrid_source.decode import Decoder, JsonDecoder
 from hybrid_source.hybrid import EventTime
-from hybrid_source.stages import OpenTail, TopicIdentity
+from hybrid_source.stages import Expiry, OpenTail, TopicIdentity
 from hybrid_source.tail_assignment import Assignment, place
 from hybrid_source.tail_batch import Records
 from hybrid_source.tail_bounds import TRANSACTION_WAIT_S, Bounds
@@ -29,6 +29,7 @@ from hybrid_source.tail_offsets import EARLIEST, AtOffsets, AtTime, LogOffsets, 
 from hybrid_source.tail_position import TailPosition
 from hybrid_source.tail_rate import RateLimit
 from hybrid_source.tail_reader import KafkaTailReader
+from hybrid_source.tail_retention import Retention
 from hybrid_source.tail_rows import RowBuilder, event_times
 from hybrid_source.tail_topics import TopicChoice, identities, places
 from hybrid_source.tail_watermark import TailWatermark
@@ -76,6 +77,10 @@ class KafkaTail:
     def _metadata(self) -> KafkaMetadata:
         return KafkaMetadata(self.cluster)
 
+    @cached_property
+    def _retention(self) -> Retention:
+        return Retention(self.cluster, self._metadata, self.clock)
+
     @property
     def _offsets(self) -> LogOffsets:
         return LogOffsets(self._metadata, self.on_gap)
@@ -106,6 +111,10 @@ class KafkaTail:
         """See :meth:`hybrid_source.stages.TailStage.ranges`."""
         found = self._metadata.ranges(places(self.topics.find(self._metadata)))
         return {at: (held.earliest, held.latest) for at, held in found.items()}
+
+    def expiries(self, position: Json) -> Sequence[Expiry]:
+        """See :meth:`hybrid_source.stages.TailStage.expiries`."""
+        return self._retention.expiries(TailPosition.from_json(position).nexts)
 
     def first_event_times(self, position: Json, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         """See :meth:`hybrid_source.stages.TailStage.first_event_times`.

@@ -19,6 +19,10 @@ _QUEUED_ROWS: Final = 32_768
 _QUEUED_KBYTES: Final = 131_072
 """What the client may hold ready, over all partitions."""
 
+_FETCH_BYTES: Final = 1_048_576
+_FETCH_BYTES_ONE: Final = 4096
+"""Bytes per partition and fetch: the client's default, and enough for one record (a larger one comes all the same)."""
+
 
 class Assignment:
     """A consumer that reads given partitions from given offsets; a group's offsets never decide.
@@ -26,17 +30,19 @@ class Assignment:
     Args:
         cluster: The cluster.
         nexts: Next offset by partition, given to the client with the assignment itself.
+        ahead: Fetch ahead, for a reader; False: little more than the first record of each.
     """
 
-    def __init__(self, cluster: KafkaCluster, nexts: Mapping[TopicPartition, int]) -> None:
+    def __init__(self, cluster: KafkaCluster, nexts: Mapping[TopicPartition, int], *, ahead: bool = True) -> None:
         self._cluster = cluster
         self._message = f"cluster {cluster.name!r} cannot be read"
         self._fatal: KafkaError | None = None
         share = max(1, len(nexts))
         self._consumer: Consumer = cluster.consumer(
             on_error=self._on_error,
-            queued_min_messages=max(1000, _QUEUED_ROWS // share),
-            queued_max_messages_kbytes=max(1024, _QUEUED_KBYTES // share),
+            queued_min_messages=max(1000, _QUEUED_ROWS // share) if ahead else 1,
+            queued_max_messages_kbytes=max(1024, _QUEUED_KBYTES // share) if ahead else 1,
+            fetch_message_max_bytes=_FETCH_BYTES if ahead else _FETCH_BYTES_ONE,
         )
         with mapped(self._message):
             self._consumer.assign(self._targets(nexts))

@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli.words import bytes_text, count_text, lost_text
+from headrace.cli.words import bytes_text, count_text, lost_text, seconds_text
 from headrace.jobs.plan import (
     BoundaryPlan,
     HistoryPlan,
@@ -100,13 +100,16 @@ def _tail(tail: TailPlan) -> Group:
         ("columns", _columns(tail.columns, tail.columns_total)),
         ("rows by", tail.rows_predicate or "everything"),
     )
-    table = Table("topic", "partition", "log start", "log end", "starts at", "lag", box=None, pad_edge=False)
+    table = Table(
+        "topic", "partition", "log start", "log end", "starts at", "lag", "kept for", box=None, pad_edge=False
+    )
     for column in table.columns[1:]:
         column.justify = "right"
     for at in sorted(tail.partitions, key=lambda at: (at.topic, at.partition)):
         start = "-" if at.start is None else count_text(at.start)
         lag = "-" if at.lag is None else count_text(at.lag)
-        cells = (at.topic, str(at.partition), count_text(at.log_start), count_text(at.log_end), start, lag)
+        kept = "-" if at.kept_s is None else seconds_text(at.kept_s)
+        cells = (at.topic, str(at.partition), count_text(at.log_start), count_text(at.log_end), start, lag, kept)
         table.add_row(*cells, style="red" if at.gap else None)
     gaps = [f"{at.topic}[{at.partition}]" for at in tail.partitions if at.gap]
     notes = [Text(f"gap: wanted offsets are gone in {', '.join(gaps)}", style="red")] if gaps else []

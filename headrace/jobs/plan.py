@@ -58,6 +58,8 @@ class PartitionPlan:
         log_end: The end of the log (its last stable offset).
         start: Where the tail starts; None when that is not decided before the run.
         lost: Ranges (first inclusive, next exclusive) that were gone when they were wanted (``on_gap: record``).
+        kept_s: Estimated seconds, at the earliest, until retention deletes what the tail starts at; None: never, or it
+            cannot be told.
     """
 
     topic: str
@@ -66,6 +68,7 @@ class PartitionPlan:
     log_end: int
     start: int | None
     lost: Sequence[tuple[int, int]] = ()
+    kept_s: float | None = None
 
     @property
     def lag(self) -> int | None:

@@ -113,6 +113,7 @@ def _tail(job: CompiledJob, source: HybridSource, request: ReadRequest, at: Hybr
         return None
     ranges = tail.ranges()
     position = TailPosition.from_json(at.tail)
+    kept = {expiry.at: expiry.seconds for expiry in tail.expiries(at.tail)}
     return TailPlan(
         topics=sorted({at.topic for at in ranges}),
         cluster=wanted.cluster,
@@ -120,7 +121,7 @@ def _tail(job: CompiledJob, source: HybridSource, request: ReadRequest, at: Hybr
         columns_total=len(source.schema),
         rows_predicate=text(request.predicate),
         partitions=[
-            PartitionPlan(*place, start, end, position.nexts.get(place), position.lost_of(place))
+            PartitionPlan(*place, start, end, position.nexts.get(place), position.lost_of(place), kept.get(place))
             for place, (start, end) in sorted(ranges.items())
         ],
     )

@@ -15,7 +15,7 @@ from headrace.kernel.protocols import Json, ReadRequest
 from headrace.testing.clock import ManualClock
 from hybrid_source.hybrid import EventTime, HybridSource
 from hybrid_source.resolution import Resolution
-from hybrid_source.stages import END_OF_HISTORY, HistoryBatch, TailBatch, TopicIdentity
+from hybrid_source.stages import END_OF_HISTORY, Expiry, HistoryBatch, TailBatch, TopicIdentity
 from hybrid_source.tail_position import PartitionState, TailPosition
 from hybrid_source.tail_watermark import TailWatermark
 
@@ -158,6 +158,10 @@ class ScriptedTail:
     def ranges(self) -> Mapping[TopicPartition, tuple[int, int]]:
         """See :meth:`TailStage.ranges`."""
         return {at: (0, frame.height) for at, frame in self.log.partitions.items()}
+
+    def expiries(self, position: Json) -> Sequence[Expiry]:  # noqa: ARG002 - the protocol's signature
+        """See :meth:`TailStage.expiries`. A script forgets nothing."""
+        return ()
 
     def first_event_times(self, position: Json, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         """See :meth:`TailStage.first_event_times`."""

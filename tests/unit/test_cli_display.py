@@ -67,7 +67,7 @@ PLAN = Plan(
                 19,
                 None,
                 [
-                    PartitionPlan("flights", 1, 50, 200, 40),
+                    PartitionPlan("flights", 1, 50, 200, 40, kept_s=5400.0),
                     PartitionPlan("flights", 0, 0, 100, 90),
                     PartitionPlan("flights", 2, 0, 10, None, ((3, 8), (9, 10))),
                 ],
@@ -191,7 +191,11 @@ class TestPlan:
     def test_partitions_are_sorted_and_their_lag_shown(self) -> None:
         words = [line.split() for line in shown_plan().splitlines()]
         rows = [line[1:] for line in words if line[:1] == ["flights"] and line[1:2] in (["0"], ["1"], ["2"])]
-        assert rows == [["0", "0", "100", "90", "10"], ["1", "50", "200", "40", "160"], ["2", "0", "10", "-", "-"]]
+        assert rows == [
+            ["0", "0", "100", "90", "10", "-"],
+            ["1", "50", "200", "40", "160", "1h30m"],
+            ["2", "0", "10", "-", "-", "-"],
+        ]
 
     def test_json(self) -> None:
         plan = json.loads(json.dumps(PLAN.to_json()))
