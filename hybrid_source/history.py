@@ -12,9 +12,11 @@ from typing import Protocol
 import polars as pl
 
 from headrace.kernel.protocols import Json
+from hybrid_source.distinct_rows import DistinctRows
 from hybrid_source.history_rows import Trim, shape
 from hybrid_source.iceberg_plan import PlanReport
 from hybrid_source.predicates import all_of
+from hybrid_source.resolution import OffsetNames
 from hybrid_source.splits import Split, SplitPlan, SplitTarget, Work
 
 
@@ -29,6 +31,8 @@ class HistoryQuery:
         event_time: The event-time column; gives the order of the files and the watermark.
         trims: Leave out rows at or above the boundary, for each topic.
         target: How much work one split is.
+        distinct: The columns whose values stand for one record: of rows that agree in them the first is read. None:
+            every row counts.
     """
 
     columns: Sequence[str] | None = None
@@ -37,6 +41,7 @@ class HistoryQuery:
     event_time: str | None = None
     trims: Sequence[Trim] = ()
     target: SplitTarget = field(default_factory=SplitTarget)
+    distinct: OffsetNames | None = None
 
     def rows_predicate(self, stored: pl.Schema) -> pl.Expr | None:
         """Every condition that a row must meet."""
@@ -92,6 +97,7 @@ class HistoryPlan:
         self._splits = splits
         self._stored = stored
         self._columns = query.columns
+        self._distinct = query.distinct
         self.predicate = query.rows_predicate(stored)
         self._scan = scan
         self._check = check
@@ -104,16 +110,24 @@ class HistoryPlan:
         Raises:
             SnapshotGoneError: A file is gone or has changed; never skipped.
         """
+        scan = self._scan if self._distinct is None else self._distinct_scan(self._distinct, cursor)
         for split in self._splits.splits_from(cursor):
             self._check(split)
             yield HistorySplit(
-                shape(self._scan(split), self._stored, self._columns, self.predicate),
+                shape(scan(split), self._stored, self._columns, self.predicate),
                 split.cursor,
                 split.watermark,
                 split.records,
                 split.nbytes,
                 tuple(file.path for file in split.files),
             )
+
+    def _distinct_scan(self, names: OffsetNames, cursor: Json) -> Callable[[Split], pl.LazyFrame]:
+        rows = DistinctRows(self._stored, names)
+        for split in self._splits.splits_before(cursor):
+            self._check(split)
+            rows.skip(self._scan(split))
+        return lambda split: rows.first(self._scan(split))
 
     def remaining(self, cursor: Json = None) -> Work:
         """Files, records and bytes that are left at ``cursor``."""

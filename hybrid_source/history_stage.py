@@ -55,6 +55,7 @@ class LakeHistory:
             self.event_time,
             _trims(resolution),
             self.target,
+            resolution.columns if resolution is not None and resolution.distinct else None,
         )
         return OpenLakeHistory(history.plan(query))
 

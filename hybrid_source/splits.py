@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, Final
 
@@ -148,6 +148,17 @@ class SplitPlan:
                 yield self._whole(index, end)
                 index = end
             row = 0
+
+    def splits_before(self, cursor: Json) -> Iterator[Split]:
+        """What lies before ``cursor``, in order, cut for looking at it again: their cursors mean nothing."""
+        index, row = self._locate(cursor)
+        start = 0
+        while start < index:
+            end = min(self._bundle(start), index)
+            yield self._whole(start, end)
+            start = end
+        if row:
+            yield replace(self._whole(index, index + 1), rows=(0, row), records=row)
 
     def _locate(self, cursor: Json) -> tuple[int, int]:
         if cursor is None:

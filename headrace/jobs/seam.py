@@ -7,7 +7,7 @@ holds comes from a scan of the two offset columns of the pinned snapshot, when i
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 import polars as pl
@@ -50,6 +50,10 @@ class LakeSide:
     duplicates: int
     holes: Sequence[tuple[int, int]]
     trimmed: int
+
+    def once(self) -> LakeSide:
+        """As a job sees it that reads each offset once."""
+        return replace(self, rows=self.rows - self.duplicates, duplicates=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,9 +185,10 @@ def _source(source: HybridSource, at: HybridPosition) -> SourceSeam | None:
         return None
     ranges = at.resolution.boundary.ranges
     tail = TailPosition.from_json(at.tail)
-    names, topics = at.resolution.columns, at.resolution.boundary.topics
+    found, names = at.resolution, at.resolution.columns
     history = source.history.open_history(at.pin)
-    lake = _lake(history, names, {topic: covered.partitions for topic, covered in topics.items()}) if names else None
+    topics = {topic: covered.partitions for topic, covered in found.boundary.topics.items()}
+    lake = _lake(history, names, topics, distinct=found.distinct) if names is not None else None
     starts = at.handover or {}
     partitions = [
         PartitionSeam(
@@ -202,7 +207,7 @@ def _source(source: HybridSource, at: HybridPosition) -> SourceSeam | None:
 
 
 def _lake(
-    history: History, names: OffsetNames, topics: Mapping[str, Mapping[int, PartitionRange]]
+    history: History, names: OffsetNames, topics: Mapping[str, Mapping[int, PartitionRange]], *, distinct: bool
 ) -> Mapping[TopicPartition, LakeSide] | None:
     if len(topics) > 1 and names.topic is None:
         return None
@@ -211,7 +216,7 @@ def _lake(
         found = scan_lake(history, names, topic, ranges)
         if found is None:
             return None
-        sides.update({TopicPartition(topic, partition): side for partition, side in found.items()})
+        sides.update({TopicPartition(topic, at): side.once() if distinct else side for at, side in found.items()})
     return sides
 
 

@@ -227,6 +227,21 @@ def test_redpandas_files_of_one_partition_with_bounds_are_not_read(catalog: SqlC
     assert found.evidence.startswith("file statistics")
 
 
+def test_aivens_segments_that_were_uploaded_twice_are_read_once(catalog: SqlCatalog) -> None:
+    table = catalog.create_table("ns.t", AIVEN)
+    put(
+        table,
+        [row("kafka.", 0, offset, offset, None) for offset in range(6)],
+        [row("kafka.", 0, offset, offset, None) for offset in range(3, 9)],
+        [row("kafka.", 1, 0, 100, None), row("kafka.", 1, 0, 100, None)],
+    )
+    found = resolve(table)
+    assert nexts(found) == {0: 9, 1: 1}
+    assert found.distinct
+    assert "with 3 rows more than offsets" in found.evidence
+    assert read(table, found) == [*range(9), 100]
+
+
 def test_two_sets_of_columns_are_not_guessed_between(catalog: SqlCatalog) -> None:
     kinds = {"topic": StringType(), "partition": IntegerType(), "offset": LongType(), "timestamp": LongType()}
     table = catalog.create_table("ns.t", flat(**{p + name: kind for p in ("a_", "b_") for name, kind in kinds.items()}))
