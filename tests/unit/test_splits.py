@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.kernel.errors import InternalError
@@ -125,6 +125,7 @@ def ranges(splits: list[Split]) -> list[tuple[str, int, int]]:
     return out
 
 
+@settings(deadline=None)
 @given(histories())
 def test_splits_cover_every_row_once_from_every_cursor(history: SplitPlan) -> None:
     splits = list(history.splits_from(None))
@@ -149,6 +150,7 @@ def merged(splits: list[Split]) -> dict[str, tuple[int, int]]:
     return out
 
 
+@settings(deadline=None)
 @given(histories())
 def test_the_watermark_never_goes_back_and_never_passes_an_unread_row(history: SplitPlan) -> None:
     last = history.watermark(None)
