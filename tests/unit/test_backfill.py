@@ -77,7 +77,7 @@ def test_only_what_feeds_the_sink_stays() -> None:
     source = spec.sources["s"]
     assert source.tail is None
     assert source.history is not None
-    assert source.history.model_dump(exclude_none=True) == {
+    assert source.history.model_dump(exclude_defaults=True) == {
         "table": "lake.a.b", "where": "x < 100 or x > 200", "snapshot": 2**62
     }  # fmt: skip
     assert list(spec.tables) == ["names"]
