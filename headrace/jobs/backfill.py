@@ -20,7 +20,7 @@ from headrace.jobs.graph import JobGraph, SinkNode, StepNode, build_graph
 from headrace.jobs.names import JobName, TableName, suggest
 from headrace.jobs.parse import parse_job
 from headrace.jobs.spec import IcebergSink, JobSpec, TableHistory
-from headrace.jobs.spec_steps import LookupStep, WindowStep
+from headrace.jobs.spec_steps import LookupStep, UnionStep, WindowStep
 from headrace.kernel.durations import format_duration_us
 from headrace.kernel.errors import SpecError
 from headrace.kernel.protocols import MAIN, Json
@@ -108,6 +108,10 @@ def derive(spec: JobSpec, request: BackfillRequest) -> Derived:
             hint="add event_time: {column: ...} to the source, or give a snapshot and a filter",
         )
     steps = _steps_before(graph, sink)
+    if any(isinstance(node.step, UnionStep) for node in steps):
+        raise _problem(
+            "sink", f"sink {sink.id!r} takes a union of streams, and a backfill reads one", hint="name another"
+        )
     side = next((ref for ref in (sink.input, *(step.input for step in steps)) if ref.port != MAIN), None)
     if side is not None:
         raise _problem("sink", f"sink {sink.id!r} takes {side}, which a history leaves empty", hint="name another sink")

@@ -137,6 +137,10 @@ class Job:
         """A column for each field of a struct."""
         return self._step({"unnest": _given(columns=columns, prefix=prefix)}, id, from_)
 
+    def union(self, *streams: str, id: str | None = None) -> Job:
+        """The rows of several streams as one: nodes, or ports of nodes (``NODE.PORT``)."""
+        return self._step({"union": list(streams)}, id, None)
+
     def dedup(
         self,
         by: str | Sequence[str],

@@ -21,7 +21,7 @@ from headrace.jobs.graph import JobGraph, StepNode, build_graph, gives_changes
 from headrace.jobs.graph import SinkNode as SpecSink
 from headrace.jobs.names import suggest
 from headrace.jobs.spec import ChangelogSpec, IcebergSink, JobSpec, KafkaSink, TableHistory
-from headrace.jobs.spec_steps import LookupStep, SelectStep, StatefulStep, UnnestStep, WindowStep, WithColumnsStep
+from headrace.jobs.spec_steps import LookupStep, SelectStep, StatefulStep, UnionStep, UnnestStep, WithColumnsStep
 from headrace.kernel import columns
 from headrace.kernel.errors import InternalError, SpecError
 from headrace.kernel.protocols import ERRORS, LATE, MAIN, Json, LookupTable, StatefulOperator, Transform
@@ -29,7 +29,7 @@ from headrace.runtime.graph import Graph, Node, SinkNode, SourceNode, StatefulNo
 from headrace.runtime.job import CheckpointPolicy
 from operators.changelog import ChangelogNormalize
 from operators.segment import output_schema, window_schema
-from operators.windowed import WINDOW_START
+from operators.union import Union
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +95,20 @@ class CompiledJob:
         return self._build({name: pl.DataFrame(schema=table.schema) for name, table in self.lookups.items()})
 
     def _build(self, tables: Mapping[str, pl.DataFrame]) -> Graph:
-        nodes: list[Node] = [SourceNode(name, source) for name, source in self.sources.items()]
+        nodes: list[Node] = [SourceNode(name, source, self._is_bounded(name)) for name, source in self.sources.items()]
         changes = {
             Stream(name): self._normalize(name) for name in self.sources if gives_changes(self.spec.sources[name])
         }
         nodes += changes.values()
         for node in self.nodes.steps:
             with _located(self.spec, node):
+                rows = self._rows_of(node.input)
+                if isinstance(node.step, UnionStep):
+                    union = Union(node.id, stream_schema({known.id: known for known in nodes}, rows))
+                    nodes.append(TransformNode(node.id, rows, union, tuple(map(self._rows_of, node.others))))
+                    continue
                 built = build_step(node, self._event_time(node), tables)
-            nodes.append(_node(node, self._rows_of(node.input), built))
+            nodes.append(_node(node, rows, built))
         for sink in self.nodes.sinks:
             covers = self.nodes.source_of(sink.input) if self._is_one_to_one(sink) else None
             target = build_sink(sink, self.config, self.catalogs)
@@ -149,13 +154,10 @@ class CompiledJob:
 
     def _event_time(self, node: StepNode) -> str | None:
         """The event-time column of the rows that a step reads."""
-        by_id, ref = {above.id: above for above in self.nodes.steps}, node.input
-        while ref.node in by_id:
-            if isinstance(by_id[ref.node].step, WindowStep) and ref.port == MAIN:
-                return WINDOW_START
-            ref = by_id[ref.node].input
-        source = self.nodes.sources[self.nodes.source_of(node.input)]
-        return source.event_time.column if source.event_time else None
+        return next(iter(self.nodes.event_times(node.input)))
+
+    def _is_bounded(self, source: str) -> bool:
+        return self.spec.sources[source].tail is None
 
 
 def _keeps_rows(node: StepNode) -> bool:
@@ -182,6 +184,17 @@ def compile_job(spec: JobSpec, config: Config) -> CompiledJob:
     return job
 
 
+def stream_schema(nodes: Mapping[str, Node], ref: Stream) -> pl.Schema:
+    """The columns of a stream, found by asking the operators above it."""
+    node = nodes[ref.node]
+    if isinstance(node, SourceNode):
+        return node.source.schema if ref.port == MAIN else columns.ERRORS
+    above = stream_schema(nodes, node.input)
+    if isinstance(node, TransformNode):
+        return output_schema(node.transform, above)
+    return window_schema(node.operator, above) if isinstance(node, StatefulNode) and ref.port == MAIN else above
+
+
 def check_columns(job: CompiledJob) -> None:
     """Check every step against the columns that reach it.
 
@@ -201,7 +214,8 @@ def check_columns(job: CompiledJob) -> None:
                 schemas[Stream(step.id)] = window_schema(node.operator, schemas[step.input])
                 schemas[Stream(step.id, LATE)] = schemas[step.input]
             elif isinstance(node, TransformNode):
-                schemas[Stream(step.id)] = output_schema(node.transform, schemas[step.input])
+                for above in step.inputs:
+                    schemas[Stream(step.id)] = output_schema(node.transform, schemas[above])
     for index, sink in enumerate(job.nodes.sinks):
         wanted = sink.sink.kafka.key if isinstance(sink.sink, KafkaSink) else ()
         for column in wanted:

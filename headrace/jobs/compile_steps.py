@@ -23,6 +23,7 @@ from headrace.jobs.spec_steps import (
     SessionSpec,
     StatelessStep,
     TimedStep,
+    UnionStep,
     UnnestStep,
     WindowStep,
     WithColumnsStep,
@@ -87,6 +88,8 @@ def _transform(node_id: str, step: StatelessStep, tables: Mapping[str, pl.DataFr
                 many=spec.many,
                 name=spec.table,
             )
+        case UnionStep():
+            raise InternalError(f"union {node_id!r} is built by the compiler, which knows its schema")
     return built
 
 

@@ -10,22 +10,38 @@ import polars as pl
 from headrace.jobs.column_types import parse_schema
 from headrace.jobs.names import suggest
 from headrace.jobs.spec import AnySink, ChangelogSpec, IcebergSink, JobSpec, SourceSpec, TailSpec
-from headrace.jobs.spec_steps import AggregateStep, AnyStep, LookupStep, TimedStep, step_kind
+from headrace.jobs.spec_steps import AggregateStep, AnyStep, LookupStep, TimedStep, UnionStep, WindowStep, step_kind
 from headrace.jobs.table_tail import check_table_tail
 from headrace.kernel.errors import SpecError
 from headrace.kernel.protocols import ERRORS, LATE, MAIN
 from headrace.runtime.graph import Stream
+from operators.windowed import WINDOW_START
 
 
 @dataclass(frozen=True, slots=True)
 class StepNode:
-    """A step of the graph. ``path`` is where it stands in the spec, for :meth:`JobSpec.problem`."""
+    """A step of the graph.
+
+    Attributes:
+        id: Its id.
+        kind: The key that makes it.
+        step: The step.
+        input: What it reads.
+        path: Where it stands in the spec, for :meth:`JobSpec.problem`.
+        others: What it reads besides (a union).
+    """
 
     id: str
     kind: str
     step: AnyStep
     input: Stream
     path: tuple[str | int, ...]
+    others: tuple[Stream, ...] = ()
+
+    @property
+    def inputs(self) -> tuple[Stream, ...]:
+        """Everything that it reads."""
+        return (self.input, *self.others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +53,11 @@ class SinkNode:
     sink: AnySink
     input: Stream
     path: tuple[str | int, ...]
+
+    @property
+    def inputs(self) -> tuple[Stream, ...]:
+        """Everything that it reads."""
+        return (self.input,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +75,24 @@ class JobGraph:
             ref = by_id[ref.node].input
         return ref.node
 
+    def sources_of(self, ref: Stream) -> list[str]:
+        """The names of all sources from which the rows of ``ref`` come: several behind a union."""
+        by_id = {node.id: node for node in self.steps}
+        if ref.node not in by_id:
+            return [ref.node]
+        return list(dict.fromkeys(name for above in by_id[ref.node].inputs for name in self.sources_of(above)))
+
+    def event_times(self, ref: Stream) -> set[str | None]:
+        """The event-time columns that the rows of ``ref`` have: one, unless a union takes what does not fit."""
+        by_id = {node.id: node for node in self.steps}
+        if ref.node not in by_id:
+            time = self.sources[ref.node].event_time
+            return {time.column if time else None}
+        node = by_id[ref.node]
+        if isinstance(node.step, WindowStep) and ref.port == MAIN:
+            return {WINDOW_START}
+        return {column for above in node.inputs for column in self.event_times(above)}
+
     def is_changelog(self, ref: Stream) -> bool:
         """Whether the rows of ``ref`` carry ``_weight``: a source read as one, or a running aggregate, stands above."""
         by_id = {node.id: node for node in self.steps}
@@ -66,7 +105,7 @@ class JobGraph:
     def readers(self, ref: Stream) -> list[StepNode | SinkNode]:
         """The nodes that read ``ref``."""
         nodes: list[StepNode | SinkNode] = [*self.steps, *self.sinks]
-        return [node for node in nodes if node.input == ref]
+        return [node for node in nodes if ref in node.inputs]
 
 
 def gives_changes(source: SourceSpec) -> bool:
@@ -245,11 +284,14 @@ def _resolve_steps(spec: JobSpec) -> list[StepNode]:
     for index, (node_id, step) in enumerate(zip(ids, spec.steps, strict=True)):
         path = ("steps", index)
         kind = step_kind(step)
-        if step.from_ is None:
+        others: list[Stream] = []
+        if isinstance(step, UnionStep):
+            source, *others = _resolve_union(spec, step, ports, path, later=ids[index:])
+        elif step.from_ is None:
             source = _resolve_default(spec, nodes, path, f"step {node_id!r}")
         else:
             source = _resolve_ref(spec, step.from_, ports, path, later=ids[index:])
-        nodes.append(StepNode(node_id, kind, step, source, path))
+        nodes.append(StepNode(node_id, kind, step, source, path, tuple(others)))
         ports[node_id] = _ports(step)
     return nodes
 
@@ -303,6 +345,22 @@ def _resolve_ref(
     return Stream(node, port or MAIN)
 
 
+def _resolve_union(
+    spec: JobSpec,
+    step: UnionStep,
+    ports: Mapping[str, Sequence[str]],
+    path: tuple[str | int, ...],
+    later: Sequence[str],
+) -> list[Stream]:
+    if step.from_ is not None:
+        raise _from_problem(spec, path, "a union names everything that it reads itself", "remove from")
+    streams = [_resolve_ref(spec, text, ports, path, later) for text in step.union]
+    twice = [str(stream) for stream in streams if streams.count(stream) > 1]
+    if twice:
+        raise spec.problem(*path, "union", message=f"{twice[0]!r} stands twice in a union")
+    return streams
+
+
 def _from_problem(spec: JobSpec, path: tuple[str | int, ...], message: str, hint: str) -> SpecError:
     return spec.problem(*path, "from", message=message, hint=hint)
 
@@ -321,14 +379,35 @@ def _check_step(spec: JobSpec, graph: JobGraph, node: StepNode) -> None:
                 hint="use a step aggregate, which follows its input",
                 code="CHANGELOG_UNSUPPORTED",
             )
-        source = graph.source_of(node.input)
-        if graph.sources[source].event_time is None:
-            raise spec.problem(
-                *node.path,
-                node.kind,
-                message=f"{node.kind} {node.id!r} needs an event time, and source {source!r} has none",
-                hint=f"add event_time: {{column: ...}} to sources.{source}",
-            )
+        _check_event_time(spec, graph, node)
+    if isinstance(node.step, UnionStep) and any(map(graph.is_changelog, node.inputs)):
+        raise spec.problem(
+            *node.path,
+            "union",
+            message=f"union {node.id!r} reads a changelog, whose rows may be taken back",
+            hint="unite streams of rows first and aggregate them together",
+            code="CHANGELOG_UNSUPPORTED",
+        )
+
+
+def _check_event_time(spec: JobSpec, graph: JobGraph, node: StepNode) -> None:
+    times = graph.event_times(node.input)
+    if None in times:
+        source = next(name for name in graph.sources_of(node.input) if graph.sources[name].event_time is None)
+        raise spec.problem(
+            *node.path,
+            node.kind,
+            message=f"{node.kind} {node.id!r} needs an event time, and source {source!r} has none",
+            hint=f"add event_time: {{column: ...}} to sources.{source}",
+        )
+    if len(times) > 1:
+        raise spec.problem(
+            *node.path,
+            node.kind,
+            message=f"{node.kind} {node.id!r} reads a union of streams with different event times",
+            detail=f"event-time columns: {', '.join(sorted(map(str, times)))}",
+            hint="unite streams whose event time is the same column",
+        )
 
 
 def _check_changes(spec: JobSpec, graph: JobGraph, node: SinkNode) -> None:

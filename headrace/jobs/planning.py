@@ -132,7 +132,8 @@ def _operators(job: CompiledJob, graph: Graph) -> Sequence[OperatorPlan]:
     out = []
     for node in graph.nodes:
         if isinstance(node, TransformNode):
-            out.append(OperatorPlan(node.id, kinds[node.id], str(node.input), node.transform.determinism))
+            reads = ", ".join(map(str, (node.input, *node.others)))
+            out.append(OperatorPlan(node.id, kinds[node.id], reads, node.transform.determinism))
         elif isinstance(node, StatefulNode):
             operator = node.operator
             out.append(

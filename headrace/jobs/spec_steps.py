@@ -24,6 +24,7 @@ STEP_KINDS: Final = (
     "select",
     "explode",
     "unnest",
+    "union",
     "lookup",
     "dedup",
     "window",
@@ -104,6 +105,14 @@ class UnnestStep(Node):
     """Gives a column for each field of a struct."""
 
     unnest: Annotated[UnnestSpec, BeforeValidator(_named)]
+
+
+class UnionStep(Node):
+    """The rows of several streams as one."""
+
+    union: Annotated[tuple[str, ...], Field(min_length=2)] = Field(
+        description="NODE or NODE.PORT, two or more, with the same columns."
+    )
 
 
 class DedupSpec(SpecModel):
@@ -238,13 +247,14 @@ Step = Annotated[
     | Annotated[SelectStep, Tag("@select")]
     | Annotated[ExplodeStep, Tag("@explode")]
     | Annotated[UnnestStep, Tag("@unnest")]
+    | Annotated[UnionStep, Tag("@union")]
     | Annotated[LookupStep, Tag("@lookup")]
     | Annotated[DedupStep, Tag("@dedup")]
     | Annotated[WindowStep, Tag("@window")]
     | Annotated[AggregateStep, Tag("@aggregate")],
     by_key(*STEP_KINDS),
 ]
-StatelessStep: TypeAlias = FilterStep | WithColumnsStep | SelectStep | ExplodeStep | UnnestStep | LookupStep
+StatelessStep: TypeAlias = FilterStep | WithColumnsStep | SelectStep | ExplodeStep | UnnestStep | UnionStep | LookupStep
 TimedStep: TypeAlias = DedupStep | WindowStep
 """Steps that hold rows until the watermark has passed; late rows leave them through the port ``late``."""
 StatefulStep: TypeAlias = TimedStep | AggregateStep

@@ -25,7 +25,7 @@ from headrace.kernel.protocols import (
     SinkContext,
     SinkWriter,
 )
-from headrace.runtime.graph import Graph, Leg, Role, StatefulNode, Stream
+from headrace.runtime.graph import Graph, Leg, Role, SourceNode, StatefulNode, Stream
 from headrace.runtime.schemas import Schemas
 from operators.errors import computing
 
@@ -75,6 +75,7 @@ class Dataflow:
         self._operators = operators
         self._schemas = schemas
         self._watermarks: dict[str, int] = {}
+        self._ended: set[str] = set()
         self._writers: dict[str, SinkWriter] = {}
         self.counters = Counters()
 
@@ -120,13 +121,23 @@ class Dataflow:
                 self._route(node.id, operator.advance(incoming))
             outgoing[node.id] = operator.outgoing_watermark(incoming)
 
+    def end(self, source_id: str, source_watermarks: Mapping[str, int]) -> None:
+        """A source has ended. If it can never go on, what it is united with waits for it no longer."""
+        node = self._graph.node(source_id)
+        if isinstance(node, SourceNode) and node.bounded:
+            self._ended.add(source_id)
+            self.advance(source_watermarks)
+
     def _incoming(
         self, node: StatefulNode, source_watermarks: Mapping[str, int], outgoing: Mapping[str, int]
     ) -> int | None:
-        upstream = self._graph.upstream_operator(node)
-        if upstream is not None:
-            return outgoing.get(upstream.id)
-        return source_watermarks.get(self._graph.origin(node.id))
+        upstream = self._graph.upstream(node)
+        waited_for = [above for above in upstream if above.id not in self._ended] or upstream
+        marks = [
+            (source_watermarks if isinstance(above, SourceNode) else outgoing).get(above.id) for above in waited_for
+        ]
+        known = [mark for mark in marks if mark is not None]
+        return min(known) if len(known) == len(marks) else None
 
     def drain(self) -> None:
         """The input has ended: every operator gives out what it holds, upstream first."""

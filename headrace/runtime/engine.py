@@ -202,6 +202,7 @@ class Attempt:
                     self._process(item)
                 case Ended():
                     running.discard(item.source)
+                    self._flow.end(item.source, self._watermarks)
                 case Failed():
                     raise item.error
                 case None:

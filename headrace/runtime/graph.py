@@ -34,19 +34,21 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class SourceNode:
-    """A source; ports ``main`` and ``errors``."""
+    """A source; ports ``main`` and ``errors``. One that is ``bounded`` can never go on once it has ended."""
 
     id: str
     source: Source
+    bounded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class TransformNode:
-    """One stateless operator."""
+    """One stateless operator; ``others`` are further streams whose rows it takes as it takes those of ``input``."""
 
     id: str
     input: Stream
     transform: Transform
+    others: Sequence[Stream] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,7 @@ class Graph:
     def consumers(self, stream: Stream) -> Iterator[TransformNode | StatefulNode | SinkNode]:
         """Who reads a stream."""
         for node in self.nodes:
-            if not isinstance(node, SourceNode) and node.input == stream:
+            if not isinstance(node, SourceNode) and stream in _streams(node):
                 yield node
 
     def has_consumers(self, stream: Stream) -> bool:
@@ -143,19 +145,19 @@ class Graph:
         count = Leg("late-count", node.id, late.select(pl.len()))
         return [count, *self.legs(Stream(node.id, LATE), late, maybe_late=False)]
 
-    def left_out(self, stream: Stream, rows: pl.LazyFrame, partials: Mapping[str, pl.DataFrame]) -> list[Leg]:
+    def left_out(self, stream: Stream, rows: pl.LazyFrame, partials: Mapping[str, Sequence[pl.DataFrame]]) -> list[Leg]:
         """The late legs of those operators whose partials show that they left rows out.
 
         Args:
             stream: The stream.
             rows: Its rows, whose legs have been collected with ``maybe_late=False``.
-            partials: What was collected, by operator.
+            partials: What was collected, by operator; several where the rows reach it on several ways.
         """
         out: list[Leg] = []
         for consumer in self.consumers(stream):
             if isinstance(consumer, TransformNode):
                 out += self.left_out(Stream(consumer.id), consumer.transform.apply(rows), partials)
-            elif isinstance(consumer, StatefulNode) and consumer.operator.leaves_out(partials[consumer.id]):
+            elif isinstance(consumer, StatefulNode) and any(map(consumer.operator.leaves_out, partials[consumer.id])):
                 out += self._late_legs(consumer, rows)
         return out
 
@@ -180,19 +182,24 @@ class Graph:
 
     def judges_lateness(self, source_id: str) -> bool:
         """Whether some stateful operator reads this source's rows."""
-        return any(self.origin(node.id) == source_id for node in self.stateful())
+        return any(source_id in self._origins(node) for node in self.stateful())
 
-    def origin(self, node_id: str) -> str:
-        """The source that a node descends from."""
-        node = self.node(node_id)
-        return node.id if isinstance(node, SourceNode) else self.origin(node.input.node)
+    def _origins(self, node: Node) -> set[str]:
+        if isinstance(node, SourceNode):
+            return {node.id}
+        return {origin for stream in _streams(node) for origin in self._origins(self.node(stream.node))}
 
-    def upstream_operator(self, node: StatefulNode) -> StatefulNode | None:
-        """The nearest stateful operator above a stateful operator."""
-        current = self.node(node.input.node)
-        while isinstance(current, TransformNode):
-            current = self.node(current.input.node)
-        return current if isinstance(current, StatefulNode) else None
+    def upstream(self, node: StatefulNode) -> list[SourceNode | StatefulNode]:
+        """The nearest sources and stateful operators above a stateful operator: whose watermarks it waits for."""
+        found: dict[str, SourceNode | StatefulNode] = {}
+        waiting = [node.input]
+        while waiting:
+            current = self.node(waiting.pop().node)
+            if isinstance(current, TransformNode):
+                waiting += _streams(current)
+            elif not isinstance(current, SinkNode):
+                found[current.id] = current
+        return list(found.values())
 
     def inputs(self, node: StatefulNode) -> tuple[str, ...]:
         """What feeds a stateful operator, whatever stateless steps lie in between: ports of sources and operators."""
@@ -205,3 +212,8 @@ class Graph:
         """A digest of the stateful part: ids, definitions and what feeds them. Stateless changes keep it."""
         parts = [[node.id, node.operator.fingerprint, self.inputs(node)] for node in self.stateful()]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _streams(node: TransformNode | StatefulNode | SinkNode) -> list[Stream]:
+    """What a node reads."""
+    return [node.input, *(node.others if isinstance(node, TransformNode) else ())]

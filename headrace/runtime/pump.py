@@ -123,7 +123,10 @@ class Pump:
                 return collect(self._graph.legs(stream, rows, maybe_late=True), streaming=streaming)
             rows = rows.drop(columns.ROW_WATERMARK, strict=False)
             results = collect(self._graph.legs(stream, rows, maybe_late=False), streaming=streaming)
-            partials = {result.node: result.frame for result in results if result.role == "partial"}
+            partials: dict[str, list[pl.DataFrame]] = {}
+            for result in results:
+                if result.role == "partial":
+                    partials.setdefault(result.node, []).append(result.frame)
             return results + collect(self._graph.left_out(stream, rows, partials), streaming=streaming)
 
     def _report(self) -> None:

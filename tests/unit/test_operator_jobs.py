@@ -45,6 +45,11 @@ def job_of(folder: Path) -> headrace.Job:
         .dedup(["k", "city"], id="once")
         .explode("tags", id="tag", from_="flat")
         .window("30d", by="tags", aggregate={"n": "count(*)"}, id="tags", from_="tag")
+        .filter("k = 'a'", id="as", from_="flat")
+        .filter("k <> 'a'", id="others", from_="flat")
+        .union("as", "others", id="both")
+        .window(session="10m", by="k", aggregate=COUNT, id="again")
+        .sink_iceberg("local.ns.again", create=True, from_="again")
         .sink_iceberg("local.ns.hop", create=True, from_="hop")
         .sink_iceberg("local.ns.grow", create=True, from_="grow")
         .sink_iceberg("local.ns.visits", create=True, from_="visits")
@@ -103,6 +108,7 @@ def test_sessions(done: CompiledJob) -> None:
         window_start=pl.col("at").min(), window_end=pl.col("at").max() + timedelta(minutes=10), n=pl.len()
     )
     same(found, expected.drop("run"))
+    same(table(done, "again"), found)
 
 
 def test_days_of_a_zone(done: CompiledJob) -> None:
@@ -137,12 +143,14 @@ def test_what_an_operator_says_of_its_definition_names_the_step(tmp_path: Path) 
     ROWS.write_parquet(tmp_path / "in.parquet")
     job = headrace.Job("j").source("s", history={"parquet": f"{tmp_path}/in.parquet"}, event_time={"column": "at"})
     config = load_config(state_path=tmp_path / "state", cwd=tmp_path)
+    other = job.select({"at": "at", "k": "v"}, id="x", from_="s").union("s", "x")
     bad = {
+        "its streams have different columns(.|\n)*'k' is String and Int64": other,
         "whole number of days": job.window("1h", time_zone="Europe/Paris", aggregate=COUNT),
         "no multiple of its step": job.window(cumulating="1h", every="7m", aggregate=COUNT),
         "without a ttl": job.dedup("k", keep="last"),
         "metadata: true": job.dedup("k"),
     }
     for message, made in bad.items():
-        with pytest.raises(SpecError, match=f"steps.0.*(.|\n)*{message}"):
+        with pytest.raises(SpecError, match=f"steps..*(.|\n)*{message}"):
             compile_job(made.sink_iceberg("local.ns.out", create=True).spec(), config)
