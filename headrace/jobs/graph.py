@@ -290,7 +290,7 @@ def _resolve_steps(spec: JobSpec) -> list[StepNode]:
         elif step.from_ is None:
             source = _resolve_default(spec, nodes, path, f"step {node_id!r}")
         else:
-            source = _resolve_ref(spec, step.from_, ports, path, later=ids[index:])
+            source = _resolve_ref(spec, step.from_, ports, (*path, "from"), later=ids[index:])
         nodes.append(StepNode(node_id, kind, step, source, path, tuple(others)))
         ports[node_id] = _ports(step)
     return nodes
@@ -317,7 +317,7 @@ def _resolve_sinks(spec: JobSpec, steps: Sequence[StepNode]) -> list[SinkNode]:
         if sink.from_ is None:
             source = _resolve_default(spec, steps, path, f"sink {node_id!r}")
         else:
-            source = _resolve_ref(spec, sink.from_, ports, path, later=())
+            source = _resolve_ref(spec, sink.from_, ports, (*path, "from"), later=())
         nodes.append(SinkNode(node_id, kind, sink, source, path))
     return nodes
 
@@ -353,8 +353,8 @@ def _resolve_union(
     later: Sequence[str],
 ) -> list[Stream]:
     if step.from_ is not None:
-        raise _from_problem(spec, path, "a union names everything that it reads itself", "remove from")
-    streams = [_resolve_ref(spec, text, ports, path, later) for text in step.union]
+        raise _from_problem(spec, (*path, "from"), "a union names everything that it reads itself", "remove from")
+    streams = [_resolve_ref(spec, text, ports, (*path, "union", i), later) for i, text in enumerate(step.union)]
     twice = [str(stream) for stream in streams if streams.count(stream) > 1]
     if twice:
         raise spec.problem(*path, "union", message=f"{twice[0]!r} stands twice in a union")
@@ -362,7 +362,7 @@ def _resolve_union(
 
 
 def _from_problem(spec: JobSpec, path: tuple[str | int, ...], message: str, hint: str) -> SpecError:
-    return spec.problem(*path, "from", message=message, hint=hint)
+    return spec.problem(*path, message=message, hint=hint)
 
 
 def _check_step(spec: JobSpec, graph: JobGraph, node: StepNode) -> None:

@@ -149,7 +149,8 @@ def _message(kind: str, given: Any, context: Mapping[str, Any], default: str) ->
     if kind == "string_pattern_mismatch":
         return f"{given!r} does not fit: {PATTERN_HELP.get(context['pattern'], context['pattern'])}"
     if kind in ("too_short", "string_too_short"):
-        return "must not be empty"
+        least = context.get("min_length", 1)
+        return "must not be empty" if least == 1 else f"needs at least {least} entries"
     if kind == "greater_than_equal":
         return f"must be {context['ge']} or more, not {given}"
     return default[:1].lower() + default[1:]
