@@ -8,6 +8,8 @@ nor a restart changes what is late or when a window fires:
 * A snapshot's own watermark is its largest event time (by file statistics; a column scan where a file has none) minus
   the out-of-orderness. Where the snapshot carries a boundary record with a watermark, that one counts instead: the
   writer knows how far its partitions have come. So a marker commit without rows moves the watermark of an idle table.
+* Neither goes beyond the time of the snapshot's commit: a row that claims to be of the year 2100 says nothing of how
+  far the table has come.
 * While a snapshot is read, the watermark follows the unread files as in a history, never beyond the snapshot's own.
 
 Deletes and overwrites are refused, or passed over, as ``on_change`` says.
@@ -132,10 +134,11 @@ class TableSource:
         """The watermark once a version has been read; never below ``before``."""
         if self.event_time is None:
             return None
-        own = _recorded(history)
+        own, late_by = _recorded(history), 0
         if own is None:
-            highest = history.event_times(self.event_time.column).highest
-            own = None if highest is None else highest - self.event_time.out_of_orderness_us
+            own, late_by = history.event_times(self.event_time.column).highest, self.event_time.out_of_orderness_us
+        if own is not None and history.snapshot is not None:
+            own = min(own, history.snapshot.timestamp_ms * 1000) - late_by
         return before if own is None else own if before is None else max(own, before)
 
     def _check_columns(self, found: pl.Schema) -> None:

@@ -76,7 +76,7 @@ class JobLeases:
     def _look(self) -> Iterator[HeadraceError]:
         self._looked = True
         mine = own_prefix(self._uid)
-        for table in sorted(set(self._tables.values()), key=str):
+        for table in sorted({table for tables in self._tables.values() for table in tables}, key=str):
             try:
                 found = find_leases(self._catalogs.load(table))
             except HeadraceError as error:
@@ -88,14 +88,13 @@ class JobLeases:
         self, positions: Mapping[str, Position], pins: Mapping[str, Json]
     ) -> Iterator[tuple[str, tuple[TableName, Lease]]]:
         now = self._clock.now_us()
-        wanted = {name: pinned(self._sources[name], position) for name, position in positions.items()}
-        wanted |= {name: [pin] for name, pin in pins.items()}
-        for holder, found in wanted.items():
-            for pin in found:
-                snapshot = pin.get("snapshot_id") if isinstance(pin, Mapping) else None
-                if holder in self._tables and snapshot is not None:
-                    lease = Lease.of(self._uid, holder, snapshot, now)
-                    yield lease.name, (self._tables[holder], lease)
+        wanted = [(name, pin) for name, at in positions.items() for pin in pinned(self._sources[name], at)]
+        for holder, pin in [*wanted, *pins.items()]:
+            snapshot = pin.get("snapshot_id")  # a listing of Parquet files has none, nor has an empty table
+            table = TableName.parse(pin["table"]) if snapshot is not None else None
+            if table is not None and table in self._tables.get(holder, ()):
+                lease = Lease.of(self._uid, holder, snapshot, now)
+                yield lease.name, (table, lease)
 
     def _take(self, needed: Mapping[str, tuple[TableName, Lease]], *, opening: bool) -> Iterator[HeadraceError]:
         now = self._clock.now_us()
@@ -135,11 +134,11 @@ def pinned(source: JobSource, position: Position) -> Sequence[Json]:
     return [at.pin] if at.phase == "history" and at.pin is not None else []
 
 
-def _leased_tables(job: CompiledJob) -> Mapping[str, TableName]:
-    """The table that each source or static table of a job holds leases on."""
+def _leased_tables(job: CompiledJob) -> Mapping[str, frozenset[TableName]]:
+    """The tables that each source or static table of a job holds leases on."""
     wanted = {name: source.history for name, source in job.spec.sources.items()} | dict(job.spec.tables)
-    return {
-        name: TableName.parse(found.table)
-        for name, found in wanted.items()
-        if isinstance(found, TableHistory | IcebergTable) and found.lease == "auto"
-    }
+    out: dict[str, frozenset[TableName]] = {}
+    for name, given in wanted.items():
+        if isinstance(given, TableHistory | IcebergTable) and given.lease == "auto":
+            out[name] = frozenset({TableName.parse(given.table)})
+    return out

@@ -14,11 +14,14 @@ from pyiceberg.table import Table
 from pyiceberg.types import LongType, NestedField, TimestamptzType
 
 from headrace.kernel.errors import DataError, IdentityError, SnapshotGoneError
+from headrace.kernel.protocols import ReadRequest
 from hybrid_source.history import HistoryQuery
+from hybrid_source.hybrid import EventTime
 from hybrid_source.iceberg_history import newer_pin, open_iceberg, whole_pin
 from hybrid_source.iceberg_increments import CHANGED, NOT_AN_ANCESTOR, OnChange
 from hybrid_source.splits import SplitTarget
 from hybrid_source.stages import END_OF_HISTORY
+from hybrid_source.table_source import TableSource
 from tests.history_tables import add_deletes as commit_deletes
 from tests.history_tables import append, collect, open_catalog, position_deletes
 from tests.lake import compact
@@ -161,7 +164,7 @@ def test_snp_01_snapshots_that_expired_unread_are_an_error(catalog: CatalogCase)
         newer_pin(table.refresh(), "t", {**open_iceberg(table, "t").pin, "snapshot_id": 7})
 
 
-def test_snp_02_a_rolled_back_table_has_no_increment(catalog: CatalogCase) -> None:
+def test_a_rolled_back_table_has_no_increment(catalog: CatalogCase) -> None:
     table = catalog.client.create_table(catalog.identifier("t"), EVENTS, properties=MERGING)
     append(table, events(1))
     first = head(table)
@@ -175,6 +178,26 @@ def test_snp_02_a_rolled_back_table_has_no_increment(catalog: CatalogCase) -> No
     assert caught.value.code == NOT_AN_ANCESTOR
     assert caught.value.context["since"] == str(read)
     assert ids(table, first) == [3]
+
+
+def test_a_table_is_followed_snapshot_by_snapshot(catalog: CatalogCase) -> None:
+    table = catalog.client.create_table(catalog.identifier("t"), EVENTS, properties=MERGING)
+    append(table, events(1, 2))
+
+    def load() -> Table:
+        return catalog.client.load_table(catalog.identifier("t"))
+
+    schema = pl.Schema({"id": pl.Int64(), "at": pl.Datetime("us", "UTC")})
+    source = TableSource("s", "t", load, schema, history=True, event_time=EventTime("at"))
+    request = ReadRequest(["id"], until="caught-up")
+    reader = source.open(request, None)
+    seen = [batch.rows.collect()["id"].to_list() for batch in iter(lambda: reader.poll(0), None)]
+    append(table, events(3), events(4))
+    compact(table.refresh())
+    reader = source.open(request, json.loads(json.dumps(reader.position)))
+    seen += [batch.rows.collect()["id"].to_list() for batch in iter(lambda: reader.poll(0), None)]
+    assert seen == [[1, 2], [3], [4], []]  # the last one for the compaction: a position without rows
+    assert reader.finished
 
 
 def test_the_increment_of_another_table_is_refused(local: Table) -> None:

@@ -20,6 +20,8 @@ import pytest
 from polars.testing import assert_frame_equal
 from pyiceberg.catalog import load_catalog
 
+from catalog.catalogs import Catalogs
+from catalog.tables import load_or_create
 from headrace.jobs.config import load_config
 from headrace.jobs.processes import find, is_alive
 
@@ -174,6 +176,32 @@ def test_workers_that_are_killed_lose_and_double_nothing(bench: Bench, point: st
     done = bench.over(made.json()["id"])
     assert done["state"] == "FINISHED", done
     assert_frame_equal(bench.table("demo.daily"), daily(rows()))
+
+
+def test_a_table_is_followed_until_it_is_stopped(bench: Bench) -> None:
+    catalogs = Catalogs(load_config(bench.folder / "headrace.toml").catalogs)
+    table = load_or_create(catalogs, "local.demo.trips", rows().schema)
+    parts = list(rows().iter_slices(rows().height // 4))
+    table.append(parts[0].to_arrow(compat_level=pl.CompatLevel.oldest()))
+    bench.start(HEADRACE_CRASH="after-record:2")
+    trips = {
+        "history": {"table": "local.demo.trips"},
+        "tail": {"table": "local.demo.trips", "interval": "100ms"},
+        "event_time": {"column": "ts"},
+    }
+    made = bench.client.post("/v1/jobs", json={"spec": bench.spec(sources={"trips": trips})})
+    assert made.status_code == 201, made.text
+    for part in parts[1:]:
+        table.refresh().append(part.to_arrow(compat_level=pl.CompatLevel.oldest()))
+    bench.wait(made.json()["id"], lambda job: "RETRYING" in {step["state"] for step in job["transitions"]})
+    bench.kill()
+    bench.start()
+    reached = str(int(rows().select(pl.col("ts").dt.epoch("us").max()).item()))
+    bench.wait(made.json()["id"], lambda job: (job.get("progress") or {}).get("watermark") == reached)
+    bench.client.post(f"/v1/jobs/{made.json()['id']}/stop", json={"mode": "drain"})
+    assert bench.over(made.json()["id"])["state"] in {"STOPPED", "FINISHED"}
+    assert_frame_equal(bench.table("demo.daily"), daily(rows()))
+    catalogs.close()
 
 
 def test_api_04_what_is_not_there_is_refused_at_creation(bench: Bench) -> None:
