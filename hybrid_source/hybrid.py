@@ -121,11 +121,14 @@ class EventTime:
         column: The event-time column.
         out_of_orderness_us: How far a row may lie behind an earlier one of its partition.
         idle_us: A partition at its end that has been silent this long no longer holds the watermark; None: never.
+        max_drift_us: A partition of the tail waits while its largest event time is further ahead of that of the slowest
+            one that is not at its end; None: no limit.
     """
 
     column: str
     out_of_orderness_us: int = 0
     idle_us: int | None = None
+    max_drift_us: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

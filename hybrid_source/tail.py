@@ -21,6 +21,7 @@ from headrace.kernel.until import Until, until_ms
 from hybrid_source.decode import Decoder, JsonDecoder
 from hybrid_source.hybrid import EventTime
 from hybrid_source.stages import Expiry, OpenTail, TopicIdentity
+from hybrid_source.tail_alignment import Alignment
 from hybrid_source.tail_assignment import Assignment, place
 from hybrid_source.tail_batch import Records
 from hybrid_source.tail_bounds import TRANSACTION_WAIT_S, Bounds
@@ -161,6 +162,7 @@ class KafkaTail:
             at,
             bounds=bounds,
             rate=RateLimit(self.rate_limit, self.clock),
+            alignment=Alignment(self.event_time.max_drift_us if self.event_time else None),
             clock=self.clock,
             discovery_s=self.discovery_s,
         )

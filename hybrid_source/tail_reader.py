@@ -23,6 +23,7 @@ from headrace.kernel.errors import (
 )
 from headrace.kernel.protocols import Json
 from hybrid_source.stages import TailBatch, TopicIdentity
+from hybrid_source.tail_alignment import Alignment
 from hybrid_source.tail_assignment import Assignment, place
 from hybrid_source.tail_batch import Records
 from hybrid_source.tail_bounds import Bounds
@@ -57,6 +58,7 @@ class KafkaTailReader:
         position: Checked against the log.
         bounds: End offsets of a bounded read; None reads for ever.
         rate: Limit on rows per second.
+        alignment: Limit on how far partitions drift apart in event time.
         clock: For discovery.
         discovery_s: Seconds between looks for new partitions.
     """
@@ -73,6 +75,7 @@ class KafkaTailReader:
         *,
         bounds: Bounds | None,
         rate: RateLimit,
+        alignment: Alignment,
         clock: Clock,
         discovery_s: float,
     ) -> None:
@@ -84,6 +87,7 @@ class KafkaTailReader:
         self._at = position
         self._bounds = bounds
         self._rate = rate
+        self._alignment = alignment
         self._clock = clock
         self._discovery_s = discovery_s
         self._discovered = clock.monotonic()
@@ -122,6 +126,7 @@ class KafkaTailReader:
                 self._move(at, end)
             self._meet(events)
         self._settle()
+        self._align()
         watermark = self._watermark.advance(self._at_end)
         if rows is None:
             if self._at == before and watermark == watermark_before:
@@ -280,8 +285,21 @@ class KafkaTailReader:
         done = [at for at in self._reading if self._bounds.done(at, nexts[at])]
         if done:
             self._reading.difference_update(done)
-            self._assignment.drop(done)
+            self._assignment.drop([at for at in done if at not in self._alignment.waiting])
         self._bounds.wait_for_transactions({at: nexts[at] for at in self._reading if self._stands_at_end(at)})
+
+    def _align(self) -> None:
+        """Let partitions wait, and go on, by unassigning and assigning them: what the client holds ready is dropped."""
+        before = self._alignment.waiting
+        behind = {at: self._at.partitions[at] for at in self._reading if not self._stands_at_end(at)}
+        waiting = self._alignment.measure(
+            {at: state.max_event_time for at, state in behind.items()},
+            unheard=any(state.first is None for state in behind.values()),
+        )
+        if halted := waiting - before:
+            self._assignment.drop(sorted(halted))
+        if resumed := (before - waiting) & self._reading:
+            self._assignment.add(self._nexts_of(sorted(resumed)))
 
     def _stands_at_end(self, at: TopicPartition) -> bool:
         return self._log_ends.get(at) == self._at.partitions[at].next

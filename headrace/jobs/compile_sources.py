@@ -197,7 +197,7 @@ def _event_time(spec: JobSpec, name: str, source: SourceSpec, payload: pl.Schema
             hint="name a column of type timestamptz, timestamp or date, or leave event_time out",
             code="COLUMN_NOT_FOUND" if dtype is None else "",
         )
-    return EventTime(wanted.column, wanted.out_of_orderness, wanted.idle)
+    return EventTime(wanted.column, wanted.out_of_orderness, wanted.idle, wanted.max_drift)
 
 
 def _tail(source: SourceSpec, tail: TailSpec, config: Config, payload: pl.Schema, time: EventTime | None) -> KafkaTail:

@@ -228,6 +228,10 @@ class EventTimeSpec(SpecModel):
         default=None,
         description="A silent partition at its end stops holding the watermark after this long; never if not given.",
     )
+    max_drift: PositiveDuration | None = Field(
+        default=None,
+        description="A partition of the tail waits while it is further ahead of the slowest one in event time.",
+    )
 
 
 class ChangelogSpec(SpecModel):

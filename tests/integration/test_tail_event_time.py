@@ -9,6 +9,7 @@ from headrace.kernel import columns as system
 from headrace.kernel.boundary import TopicPartition
 from headrace.kernel.protocols import ReadRequest
 from headrace.testing import ManualClock
+from hybrid_source import tail_reader
 from hybrid_source.hybrid import EventTime
 from tests.kafka import KafkaHelper
 from tests.tail import (
@@ -20,6 +21,9 @@ from tests.tail import (
 )
 
 pytestmark = pytest.mark.services
+
+BATCH = 10
+"""Records per poll, where a test makes polls small."""
 
 
 def test_watermarks_by_row_partition_and_source(kafka: KafkaHelper) -> None:
@@ -94,3 +98,45 @@ def test_first_event_times_are_peeked(kafka: KafkaHelper) -> None:
     assert tail.first_event_times(position, places) == {places[0]: 7 * MINUTE}
     found = tail.first_event_times(at(topic, p0=4, p1=0), [places[1], places[0]])
     assert found == {places[0]: 3 * MINUTE, places[1]: 9 * MINUTE}
+
+
+def test_a_partition_that_runs_ahead_waits_for_the_slowest(kafka: KafkaHelper, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tail_reader, "BATCH_ROWS", BATCH)
+    topic, drift = kafka.topic(4), 10
+    slow, fast = [minute / 10 for minute in range(600)], [float(minute) for minute in range(60)]
+    kafka.produce(topic, events(*fast * 3))
+    kafka.produce(topic, events(*slow), partition=1)
+    kafka.produce(topic, events(None, None), partition=3)
+    with kafka.transaction() as hanging:
+        hanging.produce(topic, events(0), partition=2)
+        tail = tail_of(kafka, topic, event_time=EventTime("t", max_drift_us=drift * MINUTE))
+        reader = tail.open(ReadRequest(columns=["v", system.PARTITION]), tail.start(None), None)
+        read = read_until(reader, lambda read: sum(batch.records for batch in read.batches) == 782)
+        reader.close()
+    for partition, count in ((0, 180), (1, 600), (3, 2)):
+        own = read.rows.filter(pl.col(system.PARTITION) == partition)
+        assert own["v"].to_list() == list(range(count))
+    ahead = 0
+    for batch in read.batches:
+        states = batch.position["topics"][topic]
+        times = {key: state.get("max_event_time") for key, state in states.items()}
+        if times["0"] is not None and times["1"] is not None and states["1"]["next"] < 600:
+            ahead = max(ahead, times["0"] - times["1"])
+    assert ahead <= (drift + BATCH) * MINUTE
+
+
+def test_times_out_of_range_and_nulls_stop_nothing(kafka: KafkaHelper, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tail_reader, "BATCH_ROWS", BATCH)
+    topic = kafka.topic(2)
+    first = [b'{"v":0,"t":"0001-01-01T00:00:00Z"}', b'{"v":1,"t":"2100-01-01T00:00:00Z"}', *events(*range(50), None)]
+    kafka.produce(topic, first)
+    kafka.produce(topic, events(*range(50)), partition=1)
+    tail = tail_of(kafka, topic, event_time=EventTime("t", MINUTE, max_drift_us=5 * MINUTE))
+    reader = tail.open(ReadRequest(columns=[system.PARTITION, system.ROW_WATERMARK]), tail.start(None), None)
+    read = read_until(reader, lambda read: sum(batch.records for batch in read.batches) == 103)
+    reader.close()
+    assert dict(read.rows.group_by(system.PARTITION).len().iter_rows()) == {0: 53, 1: 50}
+    marks = [batch.watermark for batch in read.batches if batch.watermark is not None]
+    assert marks == sorted(marks)
+    assert marks[-1] == 48 * MINUTE
+    assert any(batch.maybe_late for batch in read.batches)
