@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -17,7 +17,7 @@ from hybrid_source.history_rows import Trim, shape
 from hybrid_source.iceberg_plan import PlanReport
 from hybrid_source.predicates import all_of
 from hybrid_source.resolution import OffsetNames
-from hybrid_source.splits import Split, SplitPlan, SplitTarget, Work
+from hybrid_source.splits import HistoryFile, Split, SplitPlan, SplitTarget, Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,8 @@ class HistoryQuery:
         target: How much work one split is.
         distinct: The columns whose values stand for one record: of rows that agree in them the first is read. None:
             every row counts.
+        absent: Payload columns that this version does not store; null.
+        bounds: Columns whose bounds are wanted by file, where statistics give them exactly.
     """
 
     columns: Sequence[str] | None = None
@@ -42,6 +44,8 @@ class HistoryQuery:
     trims: Sequence[Trim] = ()
     target: SplitTarget = field(default_factory=SplitTarget)
     distinct: OffsetNames | None = None
+    absent: Mapping[str, pl.DataType] = field(default_factory=dict)
+    bounds: Sequence[str] = ()
 
     def rows_predicate(self, stored: pl.Schema) -> pl.Expr | None:
         """Every condition that a row must meet."""
@@ -98,6 +102,7 @@ class HistoryPlan:
         self._stored = stored
         self._columns = query.columns
         self._distinct = query.distinct
+        self._absent = query.absent
         self.predicate = query.rows_predicate(stored)
         self._scan = scan
         self._check = check
@@ -114,7 +119,7 @@ class HistoryPlan:
         for split in self._splits.splits_from(cursor):
             self._check(split)
             yield HistorySplit(
-                shape(scan(split), self._stored, self._columns, self.predicate),
+                shape(scan(split), self._stored, self._columns, self.predicate, self._absent),
                 split.cursor,
                 split.watermark,
                 split.records,
@@ -128,6 +133,15 @@ class HistoryPlan:
             self._check(split)
             rows.skip(self._scan(split))
         return lambda split: rows.first(self._scan(split))
+
+    @property
+    def files(self) -> Sequence[HistoryFile]:
+        """The files, in the order in which they are read."""
+        return self._splits.files
+
+    def read(self, cursor: Json) -> int:
+        """How many files have been read whole at ``cursor``."""
+        return self._splits.read(cursor)
 
     def remaining(self, cursor: Json = None) -> Work:
         """Files, records and bytes that are left at ``cursor``."""

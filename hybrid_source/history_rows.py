@@ -66,7 +66,11 @@ def source_schema(stored: pl.Schema) -> pl.Schema:
 
 
 def shape(
-    rows: pl.LazyFrame, stored: pl.Schema, columns: Sequence[str] | None, predicate: pl.Expr | None
+    rows: pl.LazyFrame,
+    stored: pl.Schema,
+    columns: Sequence[str] | None,
+    predicate: pl.Expr | None,
+    absent: Mapping[str, pl.DataType] | None = None,
 ) -> pl.LazyFrame:
     """Wanted columns of wanted rows.
 
@@ -74,15 +78,19 @@ def shape(
         rows: All stored columns.
         stored: Their schema.
         columns: Payload and system columns; None for all payload columns.
-        predicate: Exact filter, over ``source_schema(stored)``.
+        predicate: Exact filter, over ``source_schema(stored)`` and ``absent``.
+        absent: Payload columns that are not stored; null.
     """
-    names = [name for name in stored if name not in system.SYSTEM] if columns is None else list(columns)
+    names = (
+        [name for name in (*stored, *(absent or {})) if name not in system.SYSTEM] if columns is None else list(columns)
+    )
     needed = {*names, *(predicate.meta.root_names() if predicate is not None else ())}
     built = [
         _system_column(name, dtype, stored)
         for name, dtype in system.SYSTEM.items()
         if name in needed and stored.get(name) != dtype
     ]
+    built += [pl.lit(None, dtype).alias(name) for name, dtype in (absent or {}).items() if name in needed]
     if built:
         rows = rows.with_columns(built)
     if predicate is not None:

@@ -7,19 +7,27 @@ from dataclasses import dataclass, field, replace
 
 import polars as pl
 
-from headrace.kernel.boundary import Boundary, TopicBoundary
+from headrace.kernel.boundary import Boundary, PartitionRange, TopicBoundary, TopicPartition
+from headrace.kernel.clock import SystemClock
 from headrace.kernel.errors import BoundaryError
 from headrace.kernel.protocols import Json, ReadRequest
-from hybrid_source.boundary import BoundaryContext, BoundaryRule, resolve_boundary
+from hybrid_source.boundary import BoundaryContext, BoundaryRule, layouts, resolve_boundary
+from hybrid_source.boundary.coverage import cover
 from hybrid_source.history import History, HistoryPlan, HistoryQuery, Trim
+from hybrid_source.iceberg_history import whole_pin
+from hybrid_source.lake_tail import LakeTail, Wanted
+from hybrid_source.offset_rows import OffsetRows
+from hybrid_source.pending import PendingPartitions
 from hybrid_source.resolution import OffsetNames, Resolution
 from hybrid_source.splits import SplitTarget
-from hybrid_source.stages import EXACTLY_ONCE, HistoryBatch
+from hybrid_source.stages import EXACTLY_ONCE, EventTime, HistoryBatch
+from hybrid_source.tail_position import TailPosition
+from hybrid_source.tail_watermark import TailWatermark
 
 
 @dataclass(frozen=True, slots=True)
 class LakeHistory:
-    """See :class:`hybrid_source.stages.HistoryStage`. Building it does no I/O.
+    """See :class:`hybrid_source.stages.LakeStage`. Building it does no I/O.
 
     Attributes:
         open_history: Opens a version: the one of a pin, or (None) the one that the job asks for now.
@@ -27,6 +35,9 @@ class LakeHistory:
         where: The job's restriction of the history.
         event_time: The event-time column.
         target: How much work one split is.
+        open_newest: Opens the version that is the newest now; None: as ``open_history`` does without a pin.
+        newer_pin: The pin of what has been appended since a pinned version, or None.
+        payload: The payload columns of the source, where this history may lack some of them: those are null.
     """
 
     open_history: Callable[[Json], History]
@@ -34,6 +45,9 @@ class LakeHistory:
     where: pl.Expr | None = None
     event_time: str | None = None
     target: SplitTarget = field(default_factory=SplitTarget)
+    open_newest: Callable[[], History] | None = None
+    newer_pin: Callable[[Json], Json] | None = None
+    payload: pl.Schema = field(default_factory=pl.Schema)
 
     def pin(self) -> Json:
         """See :meth:`hybrid_source.stages.HistoryStage.pin`."""
@@ -41,29 +55,95 @@ class LakeHistory:
 
     def resolve(self, pin: Json, topics: Sequence[str]) -> Resolution:
         """See :meth:`hybrid_source.stages.HistoryStage.resolve`."""
-        history = self.open_history(pin)
+        # The boundary of an increment is that of all rows at its end.
+        history = self.open_history(whole_pin(pin))
         several = len(topics) > 1
         return joined({t: resolve_boundary(self.rules, BoundaryContext(history, t, several)) for t in topics})
+
+    def offset_columns(self, pin: Json, topics: Sequence[str], known: OffsetNames | None) -> OffsetNames | None:
+        """See :meth:`hybrid_source.stages.LakeStage.offset_columns`."""
+        stored = self.open_history(pin).stored
+        names = known if known is not None and known.within(stored) else layouts.any_known(stored)
+        return names if names is not None and (names.topic or len(topics) == 1) else None
+
+    def begins(self, pin: Json, topics: Sequence[str], columns: OffsetNames | None) -> Boundary | None:
+        """See :meth:`hybrid_source.stages.HistoryStage.begins`."""
+        names = self.offset_columns(pin, topics, columns)
+        if names is None:
+            return None
+        history = self.open_history(pin)
+        begins: dict[str, TopicBoundary] = {}
+        for topic in topics:
+            found = cover(history, names, topic).partitions
+            begins[topic] = TopicBoundary({number: PartitionRange(0, covered.low) for number, covered in found.items()})
+        return Boundary(begins)
 
     def open(self, request: ReadRequest, pin: Json, resolution: Resolution | None) -> OpenLakeHistory:
         """See :meth:`hybrid_source.stages.HistoryStage.open`."""
         history = self.open_history(pin)
+        columns = resolution.columns if resolution else None
         query = HistoryQuery(
             request.columns,
             request.predicate,
             self.where,
             self.event_time,
-            _trims(resolution),
+            _trims(resolution, columns),
             self.target,
             resolution.columns if resolution is not None and resolution.distinct else None,
+            self._absent(history),
+            () if columns is None else (columns.partition, columns.topic) if columns.topic else (columns.partition,),
         )
-        return OpenLakeHistory(history.plan(query))
+        topics = tuple(resolution.boundary.topics) if resolution else ()
+        return OpenLakeHistory(history.plan(query), topics)
+
+    def newest(self) -> Json:
+        """See :meth:`hybrid_source.stages.LakeStage.newest`."""
+        return (self.open_newest() if self.open_newest else self.open_history(None)).pin
+
+    def newer(self, pin: Json) -> Json:
+        """See :meth:`hybrid_source.stages.LakeStage.newer`."""
+        return self.newer_pin(pin) if self.newer_pin is not None else None
+
+    def refuses_replay(self, resolution: Resolution, *, whole: bool = False) -> str:
+        """See :meth:`hybrid_source.stages.LakeStage.refuses_replay`."""
+        if resolution.columns is None:
+            return "its rows carry no offsets of the topic"
+        if self.where is not None and not whole:
+            return "where restricts the rows that are read of the history, and not those of the topic"
+        return ""
+
+    def replay(
+        self,
+        request: ReadRequest,
+        pin: Json,
+        columns: OffsetNames,
+        position: Json,
+        ends: Mapping[TopicPartition, int],
+        *,
+        time: EventTime | None,
+        floor: int | None,
+    ) -> LakeTail:
+        """See :meth:`hybrid_source.stages.LakeStage.replay`."""
+        at = TailPosition.from_json(position)
+        wanted = Wanted.of(request, self.payload, time.column if time else None)
+        watermark = TailWatermark(
+            SystemClock(),
+            {place: state.max_event_time for place, state in at.partitions.items()},
+            floor,
+            out_of_orderness_us=time.out_of_orderness_us if time else 0,
+        )
+        history = self.open_history(pin)
+        query = HistoryQuery(wanted.read, where=self.where, absent=self._absent(history))
+        rows = OffsetRows(history, columns, query, sorted({place.topic for place in at.partitions}))
+        return LakeTail(rows.read, wanted, watermark, at, ends)
+
+    def _absent(self, history: History) -> Mapping[str, pl.DataType]:
+        return {name: dtype for name, dtype in self.payload.items() if name not in history.stored}
 
 
-def _trims(resolution: Resolution | None) -> Sequence[Trim]:
-    if resolution is None or not resolution.trim or resolution.columns is None:
+def _trims(resolution: Resolution | None, names: OffsetNames | None) -> Sequence[Trim]:
+    if resolution is None or not resolution.trim or names is None:
         return ()
-    names = resolution.columns
     return [
         Trim(
             {partition: found.next for partition, found in covered.partitions.items()},
@@ -133,14 +213,28 @@ class OpenLakeHistory:
         plan: The pruned plan, for people and tests.
     """
 
-    def __init__(self, plan: HistoryPlan) -> None:
+    def __init__(self, plan: HistoryPlan, topics: Sequence[str] = ()) -> None:
         self.plan = plan
+        self._pending = PendingPartitions(plan.files, topics)
         self._total = plan.remaining()
+
+    @property
+    def records(self) -> int:
+        """See :attr:`hybrid_source.stages.OpenHistory.records`."""
+        return self._total.records
 
     def read(self, cursor: Json) -> Iterator[HistoryBatch]:
         """See :meth:`hybrid_source.stages.OpenHistory.read`."""
         for split in self.plan.splits_from(cursor):
             yield HistoryBatch(split.rows, split.cursor, split.watermark, split.records, split.nbytes, split.files)
+
+    def watermark(self, cursor: Json) -> int | None:
+        """See :meth:`hybrid_source.stages.OpenHistory.watermark`."""
+        return self.plan.watermark(cursor)
+
+    def pending(self, cursor: Json) -> frozenset[TopicPartition] | None:
+        """See :meth:`hybrid_source.stages.OpenHistory.pending`."""
+        return self._pending.after(self.plan.read(cursor))
 
     def fraction(self, cursor: Json) -> float:
         """See :meth:`hybrid_source.stages.OpenHistory.fraction`."""

@@ -253,10 +253,12 @@ class IcebergHistory:
 
     def plan(self, query: HistoryQuery) -> HistoryPlan:
         """See :class:`hybrid_source.history.History`."""
-        pruning = plan_filter(query.rows_predicate(self.stored), self.schema, self._table)
+        pruning = plan_filter(
+            query.rows_predicate(self.stored), pl.Schema({**self.schema, **query.absent}), self._table
+        )
         with mapping(f"plan table {self._name}"):
             try:
-                files, report = self._files(pruning.iceberg, query.event_time)
+                files, report = self._files(pruning.iceberg, query)
             except FileNotFoundError as error:
                 raise snapshot_gone(self._name, self.snapshot_id, str(error)) from error
         splits = SplitPlan(files, query.target, self._row_groups)
@@ -265,10 +267,10 @@ class IcebergHistory:
             splits, report, pruning.residual, self.stored, query, self._scanner.scan, self._check, pushed
         )
 
-    def _files(self, wanted: BooleanExpression, event_time: str | None) -> tuple[list[HistoryFile], PlanReport]:
+    def _files(self, wanted: BooleanExpression, query: HistoryQuery) -> tuple[list[HistoryFile], PlanReport]:
         if self._increment is not None:
-            return plan_increment(self._table, self._name, self._increment, wanted, event_time)
-        return plan_files(self._table, self._name, self._snapshot, wanted, event_time)
+            return plan_increment(self._table, self._name, self._increment, wanted, query.event_time, query.bounds)
+        return plan_files(self._table, self._name, self._snapshot, wanted, query.event_time, query.bounds)
 
     def bounds(self, names: Sequence[str]) -> Iterator[tuple[tuple[Any, Any] | None, ...]]:
         """For each data file the exact (lower, upper) bounds of some columns, by statistics; None without them.

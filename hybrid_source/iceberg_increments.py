@@ -102,7 +102,12 @@ def is_change(snapshot: Snapshot) -> bool:
 
 
 def plan_increment(
-    table: Table, name: str, wanted: Increment, row_filter: BooleanExpression, event_time: str | None
+    table: Table,
+    name: str,
+    wanted: Increment,
+    row_filter: BooleanExpression,
+    event_time: str | None,
+    bounds: Sequence[str] = (),
 ) -> tuple[list[HistoryFile], PlanReport]:
     """The files that an increment added and that may hold rows of ``row_filter``, in no order.
 
@@ -114,12 +119,13 @@ def plan_increment(
         wanted: The increment.
         row_filter: See :func:`hybrid_source.predicates.plan_filter`.
         event_time: The event-time column, for lower bounds.
+        bounds: Columns whose bounds are wanted by file.
 
     Raises:
         FileNotFoundError: A manifest is gone.
         UserError: ``TABLE_UNSUPPORTED``.
     """
-    compact = Compactor(table, name, DeleteFileIndex(), event_time)
+    compact = Compactor(table, name, DeleteFileIndex(), event_time, bounds)
     manifests = {snapshot.snapshot_id: added_manifests(table, snapshot) for snapshot in wanted.appends}
     every = [manifest for found in manifests.values() for manifest in found]
     files: list[HistoryFile] = []

@@ -66,7 +66,12 @@ class PlanReport:
 
 
 def plan_files(
-    table: Table, name: str, snapshot: Snapshot | None, row_filter: BooleanExpression, event_time: str | None
+    table: Table,
+    name: str,
+    snapshot: Snapshot | None,
+    row_filter: BooleanExpression,
+    event_time: str | None,
+    bounds: Sequence[str] = (),
 ) -> tuple[list[HistoryFile], PlanReport]:
     """The files of ``snapshot`` that may hold rows of ``row_filter``, in no order, and what was pruned.
 
@@ -76,6 +81,7 @@ def plan_files(
         snapshot: The pinned snapshot; None for a table that has none yet.
         row_filter: See :func:`hybrid_source.predicates.plan_filter`.
         event_time: The event-time column, for lower bounds.
+        bounds: Columns whose bounds are wanted by file.
 
     Raises:
         UserError: ``TABLE_UNSUPPORTED``: equality deletes, encrypted files, or files that are not Parquet.
@@ -86,7 +92,7 @@ def plan_files(
     manifests = snapshot.manifests(table.io)
     deletes = _delete_index(planner, [m for m in manifests if m.content == ManifestContent.DELETES], name)
     data = [m for m in manifests if m.content == ManifestContent.DATA]
-    compact = Compactor(table, name, deletes, event_time)
+    compact = Compactor(table, name, deletes, event_time, bounds)
     files: list[HistoryFile] = []
     opened = 0
     for entries in opened_manifests(planner, data):
@@ -156,10 +162,18 @@ def unsupported(name: str, file: DataFile, what: str) -> UserError:
 class Compactor:
     """Data-file entries to :class:`HistoryFile`; the large pyiceberg objects are let go."""
 
-    def __init__(self, table: Table, name: str, deletes: DeleteFileIndex, event_time: str | None) -> None:
+    def __init__(
+        self,
+        table: Table,
+        name: str,
+        deletes: DeleteFileIndex,
+        event_time: str | None,
+        bounds: Sequence[str] = (),
+    ) -> None:
         self._name = name
         self._deletes = deletes
         self._field = table.schema().find_field(event_time) if event_time else None
+        self._bounded = [table.schema().find_field(column) for column in bounds]
         self._identity = {
             spec_id
             for spec_id, spec in table.specs().items()
@@ -185,6 +199,7 @@ class Compactor:
             None if self._field is None else _low(file, self._field),
             (file.spec_id, file.partition) if file.spec_id in self._identity else None,
             tuple(sorted((_delete_file(self._name, found) for found in deletes), key=lambda found: found.path)),
+            exact_bounds(file, self._bounded),
         )
 
 

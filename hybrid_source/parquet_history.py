@@ -54,6 +54,8 @@ class _Footer:
     groups: tuple[int, ...]
     bounds: Mapping[str, int | None]
     """Smallest value of each date or timestamp column in microseconds; None without statistics."""
+    numbers: Mapping[str, tuple[int, int]]
+    """Smallest and largest value of each integer column, by its path, where no value is null and all groups say so."""
 
     def low(self, event_time: str) -> int | None:
         return self.bounds.get(event_time) if event_time in self.schema else NO_EVENT_TIME
@@ -118,6 +120,7 @@ class ParquetHistory:
                 sum(footer.groups),
                 footer.file.size,
                 footer.low(query.event_time) if query.event_time else None,
+                bounds=tuple(footer.numbers.get(column) for column in query.bounds),
             )
             for footer in self._footers
         ]
@@ -162,7 +165,24 @@ def _footer(store: ParquetStore, file: ListedFile) -> _Footer:
             for index in range(meta.num_columns)
             if (scale := _to_us(meta.schema.column(index))) is not None
         },
+        {
+            meta.schema.column(index).path: bound
+            for index in range(meta.num_columns)
+            if _is_number(meta.schema.column(index)) and (bound := _bounds(groups, index)) is not None
+        },
     )
+
+
+def _is_number(leaf: Any) -> bool:
+    plain = json.loads(leaf.logical_type.to_json())["Type"] in {"None", "Int"}
+    return plain and not leaf.max_repetition_level and leaf.physical_type in {"INT32", "INT64"}
+
+
+def _bounds(groups: Sequence[Any], index: int) -> tuple[int, int] | None:
+    found = [group.column(index).statistics for group in groups if group.num_rows]
+    if not found or not all(stats and stats.has_min_max and stats.null_count == 0 for stats in found):
+        return None
+    return min(stats.min for stats in found), max(stats.max for stats in found)
 
 
 def _to_us(leaf: Any) -> tuple[int, int] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -78,6 +78,7 @@ class Resolution:
         trim: History rows may lie at or above the boundary and are to be left out, where rows carry offsets.
         columns: The columns that carry them; None: the rows carry no offsets of the topic as it is now.
         distinct: One offset may stand in several rows of the history, of which one is to be read.
+        ends: Of a history of several stages, where the rows of each but the last end.
         tried: What came of every rule, in order. Positions do not keep it.
     """
 
@@ -89,6 +90,7 @@ class Resolution:
     columns: OffsetNames | None = None
     distinct: bool = False
     tried: tuple[Verdict, ...] = ()
+    ends: Sequence[Boundary] = ()
 
     def to_json(self) -> Json:
         """As positions keep it: all but ``tried``."""
@@ -103,6 +105,8 @@ class Resolution:
             out["columns"] = self.columns.to_json()
         if self.distinct:
             out["distinct"] = True
+        if self.ends:
+            out["ends"] = [end.to_json() for end in self.ends]
         return out
 
     @classmethod
@@ -117,6 +121,7 @@ class Resolution:
             value["trim"],
             OffsetNames(**columns) if columns else None,
             value.get("distinct", False),
+            ends=[Boundary.from_json(end) for end in value.get("ends", ())],
         )
 
 

@@ -59,6 +59,7 @@ class HistoryFile:
         low: Smallest event time in microseconds; None without statistics.
         partition: Iceberg partition (spec id, values) where reading needs it.
         deletes: Where positions of its deleted rows stand.
+        bounds: Exact (lower, upper) bounds of the columns that the query asked for; None where there are none.
     """
 
     path: str
@@ -67,6 +68,7 @@ class HistoryFile:
     low: int | None = None
     partition: tuple[int, Any] | None = None
     deletes: tuple[DeleteFile, ...] = ()
+    bounds: tuple[tuple[Any, Any] | None, ...] = ()
 
     @property
     def key(self) -> tuple[bool, int, str]:
@@ -130,6 +132,10 @@ class SplitPlan:
         end = len(self._files)
         records = self._records[end] - self._records[index] - row
         return Work(end - index, max(records, 0), self._nbytes[end] - self._nbytes[index])
+
+    def read(self, cursor: Json) -> int:
+        """How many files have been read whole at ``cursor``."""
+        return self._locate(cursor)[0]
 
     def watermark(self, cursor: Json) -> int | None:
         """The watermark at ``cursor``: nothing unread has an event time below it. None: unknown."""

@@ -6,7 +6,7 @@ and Kafka in production and over scripted stages in property tests.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -14,12 +14,30 @@ import polars as pl
 
 from headrace.kernel.boundary import Boundary, TopicPartition
 from headrace.kernel.protocols import Json, ReadRequest
-from hybrid_source.resolution import Resolution
+from hybrid_source.resolution import OffsetNames, Resolution
 
 END_OF_HISTORY: Final = 2**63 - 1
 """The history's watermark once every row of it has been handed out."""
 
 EXACTLY_ONCE: Final = "exactly-once"
+
+
+@dataclass(frozen=True, slots=True)
+class EventTime:
+    """How a source keeps time.
+
+    Attributes:
+        column: The event-time column.
+        out_of_orderness_us: How far a row may lie behind an earlier one of its partition.
+        idle_us: A partition at its end that has been silent this long no longer holds the watermark; None: never.
+        max_drift_us: A partition of the tail waits while its largest event time is further ahead of that of the slowest
+            one that is not at its end; None: no limit.
+    """
+
+    column: str
+    out_of_orderness_us: int = 0
+    idle_us: int | None = None
+    max_drift_us: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +76,22 @@ class OpenHistory(Protocol):
     def read(self, cursor: Json) -> Iterator[HistoryBatch]:
         """The splits from ``cursor`` (None: the start) on, in a total order that only the pinned version decides."""
 
+    def watermark(self, cursor: Json) -> int | None:
+        """No row at or after ``cursor`` has an event time at or below it (microseconds); None: unknown."""
+
+    def pending(self, cursor: Json) -> frozenset[TopicPartition] | None:
+        """The partitions of the topics that rows at or after ``cursor`` may come from; empty when no row is left.
+
+        Returns:
+            None where that is not known: it may be any.
+        """
+
     def fraction(self, cursor: Json) -> float:
         """The part of the history that is done at ``cursor``, 0 to 1."""
+
+    @property
+    def records(self) -> int:
+        """Rows of the whole history as planned, before the predicate; 0 where the writer did not say."""
 
 
 class HistoryStage(Protocol):
@@ -78,13 +110,84 @@ class HistoryStage(Protocol):
             BoundaryError: No rule gives one.
         """
 
+    def begins(self, pin: Json, topics: Sequence[str], columns: OffsetNames | None) -> Boundary | None:
+        """For each partition of some topics that rows of the pinned version come from, its lowest offset, as ``next``.
+
+        Args:
+            pin: The version.
+            topics: The topics.
+            columns: Where rows carry their offsets, if that is known from a version of the same history.
+
+        Returns:
+            None where rows carry no offsets.
+        """
+
     def open(self, request: ReadRequest, pin: Json, resolution: Resolution | None) -> OpenHistory:
         """Plan the pinned version.
 
         Args:
             request: Columns and predicate.
             pin: What :meth:`pin` returned, maybe in an earlier process.
-            resolution: Where the history ends; it says which rows are left out. None: all are read.
+            resolution: What :meth:`resolve` returned for it, maybe in an earlier process; None without a tail.
+
+        Raises:
+            SnapshotGoneError: The pinned version is no longer there.
+        """
+
+
+class LakeStage(HistoryStage, Protocol):
+    """A history whose table grows: newer versions of it can be read later on."""
+
+    def offset_columns(self, pin: Json, topics: Sequence[str], known: OffsetNames | None) -> OffsetNames | None:
+        """The columns of a version that carry its rows' offsets, for a stage that does not meet the tail.
+
+        Args:
+            pin: The version.
+            topics: The topics that must be told apart.
+            known: Those of a later stage, which it may have as well.
+        """
+
+    def newest(self) -> Json:
+        """The pin of the version that is the newest now, whichever the job began with."""
+
+    def newer(self, pin: Json) -> Json:
+        """The pin of what has been appended since a pinned version; None: nothing, or it cannot be told apart.
+
+        The boundary of such an increment is that of the whole version it leads to.
+
+        Raises:
+            DataError: Rows were changed or deleted since.
+        """
+
+    def refuses_replay(self, resolution: Resolution, *, whole: bool = False) -> str:
+        """Why rows of a version cannot be read in the order of the topics' offsets; empty when they can.
+
+        Args:
+            resolution: Its boundary, and the columns that carry offsets.
+            whole: As the history; else in the place of the topics, whose rows no restriction of the history meets.
+        """
+
+    def replay(
+        self,
+        request: ReadRequest,
+        pin: Json,
+        columns: OffsetNames,
+        position: Json,
+        ends: Mapping[TopicPartition, int],
+        *,
+        time: EventTime | None,
+        floor: int | None,
+    ) -> Replay:
+        """Read a pinned version as the topics would be read.
+
+        Args:
+            request: Columns and predicate.
+            pin: The version.
+            columns: Those of its rows that carry topic, partition and offset.
+            position: Of the tail; moves from there.
+            ends: Where the topics go on (exclusive); partitions that are not in it stay where they are.
+            time: How the source keeps time.
+            floor: The watermark begins at it.
 
         Raises:
             SnapshotGoneError: The pinned version is no longer there.
@@ -148,6 +251,20 @@ class Expiry:
         }
 
 
+class Replay(Protocol):
+    """The lake, read in the place of the topic: the same rows, row watermarks and positions."""
+
+    def poll(self) -> TailBatch | None:
+        """The next batch, possibly without rows; None once everything has been handed out."""
+
+    @property
+    def finished(self) -> bool:
+        """Every partition has arrived at its end."""
+
+    def lag(self) -> Sequence[Mapping[str, Json]]:
+        """``{topic, partition, next, end}`` by partition; the end is where the topic goes on."""
+
+
 class OpenTail(Protocol):
     """An assigned tail."""
 
@@ -166,6 +283,12 @@ class OpenTail(Protocol):
     def identities(self) -> Mapping[str, TopicIdentity]:
         """The topics that are read, those discovered since it was opened included, by name."""
 
+    def go_live(self, partitions: Collection[TopicPartition]) -> None:
+        """Read further partitions of the position; they hold the watermark from now on."""
+
+    def hold(self, limit: int | None) -> int | None:
+        """Keep the watermark at or below ``limit`` from now on; None: no limit. Gives the watermark."""
+
     def lag(self) -> Sequence[Mapping[str, Json]]:
         """``{topic, partition, next, end}`` by partition, as last seen."""
 
@@ -183,12 +306,13 @@ class TailStage(Protocol):
             NotFoundError: A topic is not there.
         """
 
-    def start(self, boundary: Boundary | None) -> Json:
+    def start(self, boundary: Boundary | None, *, check: bool = True) -> Json:
         """The position at which the tail begins.
 
         Args:
             boundary: Where the history ends; partitions it does not know begin at their earliest offset, if that is
                 0. None: the stage's own start mode decides.
+            check: False: whether the offsets are there is looked at when the tail is opened.
 
         Raises:
             GapError: A wanted offset is below the log start.
@@ -207,5 +331,18 @@ class TailStage(Protocol):
     def first_event_times(self, position: Json, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Event time (microseconds) of the first record at or after ``position``, for partitions that have one."""
 
-    def open(self, request: ReadRequest, position: Json, floor: int | None) -> OpenTail:
-        """Assign at ``position``. The tail's watermark begins at ``floor`` and never falls below it."""
+    def open(
+        self,
+        request: ReadRequest,
+        position: Json,
+        floor: int | None,
+        live: Collection[TopicPartition] | None = None,
+    ) -> OpenTail:
+        """Assign at ``position``.
+
+        Args:
+            request: Columns, predicate, end.
+            position: Of all partitions.
+            floor: The tail's watermark begins at it and never falls below it.
+            live: Read only these for now; None: all.
+        """

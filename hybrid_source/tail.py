@@ -26,7 +26,7 @@ from hybrid_source.tail_assignment import Assignment, place
 from hybrid_source.tail_batch import Records
 from hybrid_source.tail_bounds import TRANSACTION_WAIT_S, Bounds
 from hybrid_source.tail_compaction import Compaction, UpsertKey
-from hybrid_source.tail_offsets import EARLIEST, AtOffsets, AtTime, LogOffsets, OnGap, Start
+from hybrid_source.tail_offsets import EARLIEST, AtOffsets, AtTime, LogOffsets, OnGap, Start, starting_at
 from hybrid_source.tail_position import TailPosition
 from hybrid_source.tail_rate import RateLimit
 from hybrid_source.tail_reader import KafkaTailReader
@@ -94,7 +94,7 @@ class KafkaTail:
         """See :meth:`hybrid_source.stages.TailStage.identities`."""
         return identities(self.topics.find(self._metadata))
 
-    def start(self, boundary: Boundary | None) -> Json:
+    def start(self, boundary: Boundary | None, *, check: bool = True) -> Json:
         """See :meth:`hybrid_source.stages.TailStage.start`."""
         found = self.topics.find(self._metadata)
         self._compaction.check_declared(found)
@@ -102,6 +102,8 @@ class KafkaTail:
             began = replace(self._offsets.resolve(self.start_at, places(found)), began_ms=self.clock.now_us() // 1000)
             return began.to_json()
         nexts = {at: offset for at, offset in boundary.nexts.items() if at.topic in found}
+        if not check:
+            return starting_at({**dict.fromkeys(places(found), 0), **nexts}).to_json()
         return self._offsets.resume(nexts, places(found)).to_json()
 
     def offsets(self, position: Json) -> Mapping[TopicPartition, int]:
@@ -133,7 +135,13 @@ class KafkaTail:
         ahead = {at: known[at] for at in partitions if stable[at] > known[at].next}
         return self._peek(TailPosition(ahead), self.event_time.column) if ahead else {}
 
-    def open(self, request: ReadRequest, position: Json, floor: int | None) -> OpenTail:
+    def open(
+        self,
+        request: ReadRequest,
+        position: Json,
+        floor: int | None,
+        live: Collection[TopicPartition] | None = None,
+    ) -> OpenTail:
         """See :meth:`hybrid_source.stages.TailStage.open`.
 
         Partitions that the position does not know are read from offset 0.
@@ -158,8 +166,9 @@ class KafkaTail:
             identities(found),
             self._offsets,
             rows,
-            self._watermark(at, floor),
+            self._watermark(at, floor, at.partitions if live is None else live),
             at,
+            live=live,
             bounds=bounds,
             rate=RateLimit(self.rate_limit, self.clock),
             alignment=Alignment(self.event_time.max_drift_us if self.event_time else None),
@@ -175,11 +184,11 @@ class KafkaTail:
         found = self._metadata.at_time(partitions, until_ms(until))
         return {at: latest[at] if offset is None else offset for at, offset in found.items()}
 
-    def _watermark(self, at: TailPosition, floor: int | None) -> TailWatermark:
+    def _watermark(self, at: TailPosition, floor: int | None, live: Collection[TopicPartition]) -> TailWatermark:
         time_ = self.event_time or EventTime("")
         return TailWatermark(
             self.clock,
-            {place: state.max_event_time for place, state in at.partitions.items()},
+            {place: state.max_event_time for place, state in at.partitions.items() if place in live},
             floor,
             out_of_orderness_us=time_.out_of_orderness_us,
             idle_us=time_.idle_us,

@@ -66,15 +66,15 @@ class LogOffsets:
         """
         earliest = self.metadata.earliest(partitions)
         if start == EARLIEST:
-            return _position(earliest)
+            return starting_at(earliest)
         latest = self.metadata.latest(partitions)
         if start == LATEST:
-            return _position(latest)
+            return starting_at(latest)
         if isinstance(start, AtTime):
             found = self.metadata.at_time(partitions, start.timestamp_ms)
-            return _position({at: latest[at] if offset is None else offset for at, offset in found.items()})
+            return starting_at({at: latest[at] if offset is None else offset for at, offset in found.items()})
         if isinstance(start, AtOffsets):
-            return self.checked(_position({**earliest, **start.offsets}), partitions)
+            return self.checked(starting_at({**earliest, **start.offsets}), partitions)
         raise ValueError(f"no start mode: {start!r}")
 
     def resume(self, nexts: Mapping[TopicPartition, int], partitions: Collection[TopicPartition]) -> TailPosition:
@@ -84,7 +84,7 @@ class LogOffsets:
             GapError: An offset is below the log start (for an unknown partition: the log start is not 0).
             IdentityError: An offset lies beyond the end, or the topic lacks the partition.
         """
-        return self.checked(_position({**dict.fromkeys(partitions, 0), **nexts}), partitions)
+        return self.checked(starting_at({**dict.fromkeys(partitions, 0), **nexts}), partitions)
 
     def checked(self, position: TailPosition, partitions: Collection[TopicPartition]) -> TailPosition:
         """The position, with partitions that it does not know added at offset 0, and every gap met by policy.
@@ -146,7 +146,8 @@ class LogOffsets:
         )
 
 
-def _position(nexts: Mapping[TopicPartition, int]) -> TailPosition:
+def starting_at(nexts: Mapping[TopicPartition, int]) -> TailPosition:
+    """The position of a tail that begins at these offsets."""
     return TailPosition({at: PartitionState(offset) for at, offset in sorted(nexts.items())})
 
 

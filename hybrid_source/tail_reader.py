@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -61,6 +61,7 @@ class KafkaTailReader:
         alignment: Limit on how far partitions drift apart in event time.
         clock: For discovery.
         discovery_s: Seconds between looks for new partitions.
+        live: Read only these partitions of the position until others go live; None: all.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class KafkaTailReader:
         alignment: Alignment,
         clock: Clock,
         discovery_s: float,
+        live: Collection[TopicPartition] | None = None,
     ) -> None:
         self._topics = topics
         self._found = found
@@ -93,7 +95,8 @@ class KafkaTailReader:
         self._discovered = clock.monotonic()
         self._lookout = KafkaMetadata(cluster, deadline=DISCOVERY_DEADLINE_S)
         self._log_ends: dict[TopicPartition, int] = {}
-        self._reading = {at for at, offset in position.nexts.items() if bounds is None or not bounds.done(at, offset)}
+        self._waiting = set(position.nexts if live is not None else ()).difference(live or ())
+        self._reading = {at for at in position.nexts if at not in self._waiting and not self._is_done(at)}
         self._assignment = Assignment(cluster, self._nexts_of(self._reading))
         self.tombstones = 0
         """Null values met since the reader was opened; they give no row."""
@@ -152,6 +155,22 @@ class KafkaTailReader:
     def identities(self) -> Mapping[str, TopicIdentity]:
         """See :attr:`hybrid_source.stages.OpenTail.identities`."""
         return self._found
+
+    def go_live(self, partitions: Collection[TopicPartition]) -> None:
+        """See :meth:`hybrid_source.stages.OpenTail.go_live`."""
+        new = self._waiting.intersection(partitions)
+        self._waiting -= new
+        for at in new:
+            self._watermark.add(at)
+        begun = [at for at in new if not self._is_done(at)]
+        self._reading.update(begun)
+        if begun:
+            self._assignment.add(self._nexts_of(begun))
+
+    def hold(self, limit: int | None) -> int | None:
+        """See :meth:`hybrid_source.stages.OpenTail.hold`."""
+        self._watermark.hold(limit)
+        return self._watermark.advance(self._at_end)
 
     def lag(self) -> Sequence[Mapping[str, Json]]:
         """See :meth:`hybrid_source.stages.OpenTail.lag`."""
@@ -300,6 +319,9 @@ class KafkaTailReader:
             self._assignment.drop(sorted(halted))
         if resumed := (before - waiting) & self._reading:
             self._assignment.add(self._nexts_of(sorted(resumed)))
+
+    def _is_done(self, at: TopicPartition) -> bool:
+        return self._bounds is not None and self._bounds.done(at, self._at.partitions[at].next)
 
     def _stands_at_end(self, at: TopicPartition) -> bool:
         return self._log_ends.get(at) == self._at.partitions[at].next

@@ -81,6 +81,7 @@ class TailWatermark:
         self._value = floor
         self._out_of_orderness_us = out_of_orderness_us
         self._idle_us = idle_us
+        self._limit: int | None = None
         now = clock.monotonic()
         self._heard = dict.fromkeys(self._max, now)
 
@@ -93,6 +94,10 @@ class TailWatermark:
     def max_event_times(self) -> Mapping[TopicPartition, int | None]:
         """Largest event time by partition."""
         return self._max
+
+    def hold(self, limit: int | None) -> None:
+        """Keep the watermark at or below ``limit`` from now on, for rows that are read elsewhere; None: no limit."""
+        self._limit = limit
 
     def add(self, at: TopicPartition) -> None:
         """A new partition, which holds the watermark from now on."""
@@ -150,8 +155,11 @@ class TailWatermark:
             lowest = None if None in times else min(time for time in times if time is not None)
         else:
             lowest = max((time for time in self._max.values() if time is not None), default=None)
-        if lowest is not None:
-            own = lowest - self._out_of_orderness_us
+        own = None if lowest is None else lowest - self._out_of_orderness_us
+        if self._limit is not None:
+            # Without an active partition only what is read elsewhere holds.
+            own = min(own, self._limit) if own is not None else None if active else self._limit
+        if own is not None:
             self._value = own if self._value is None else max(self._value, own)
         return self._value
 

@@ -54,6 +54,8 @@ def render_plan(plan: Plan) -> RenderableType:
 
 
 def _source(source: SourcePlan) -> Iterator[RenderableType]:
+    for stage in source.earlier:
+        yield _indented(_history(stage))
     if source.history:
         yield _indented(_history(source.history))
     if source.boundary:

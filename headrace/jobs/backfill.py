@@ -19,7 +19,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 from headrace.jobs.graph import JobGraph, SinkNode, StepNode, build_graph
 from headrace.jobs.names import JobName, TableName, suggest
 from headrace.jobs.parse import parse_job
-from headrace.jobs.spec import IcebergSink, JobSpec, TableHistory
+from headrace.jobs.spec import History, IcebergSink, JobSpec, TableHistory
 from headrace.jobs.spec_steps import LookupStep, UnionStep, WindowStep
 from headrace.kernel.durations import format_duration_us
 from headrace.kernel.errors import SpecError
@@ -218,13 +218,16 @@ def restrict(spec: JobSpec, part: Mapping[str, Json]) -> JobSpec:
     source = spec.sources[part["source"]]
     if source.history is None or not part["conditions"]:
         return spec
-    where = source.history.where
-    before = None if where is None else row_expression(where, f"sources.{part['source']}.history.where").expr
-    narrowed = source.history.model_copy(
-        update={"where": all_of(before, *(_expression(condition) for condition in part["conditions"]))}
-    )
-    changed = {**spec.sources, part["source"]: source.model_copy(update={"history": narrowed})}
+    conditions = [_expression(condition) for condition in part["conditions"]]
+    narrowed = tuple(_narrowed(stage, part["source"], conditions) for stage in source.stages)
+    history = narrowed if isinstance(source.history, tuple) else narrowed[0]
+    changed = {**spec.sources, part["source"]: source.model_copy(update={"history": history})}
     return spec.model_copy(update={"sources": changed})
+
+
+def _narrowed(stage: History, source: str, conditions: Sequence[pl.Expr]) -> History:
+    before = None if stage.where is None else row_expression(stage.where, f"sources.{source}.history.where").expr
+    return stage.model_copy(update={"where": all_of(before, *conditions)})
 
 
 _OPERATORS: Final[Mapping[str, Callable[[pl.Expr, pl.Expr], pl.Expr]]] = {

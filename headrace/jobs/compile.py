@@ -20,7 +20,7 @@ from headrace.jobs.config import Config
 from headrace.jobs.graph import JobGraph, StepNode, build_graph, gives_changes
 from headrace.jobs.graph import SinkNode as SpecSink
 from headrace.jobs.names import suggest
-from headrace.jobs.spec import ChangelogSpec, IcebergSink, JobSpec, KafkaSink, TableHistory
+from headrace.jobs.spec import ChangelogSpec, IcebergSink, JobSpec, KafkaSink
 from headrace.jobs.spec_steps import LookupStep, SelectStep, StatefulStep, UnionStep, UnnestStep, WithColumnsStep
 from headrace.kernel import columns
 from headrace.kernel.errors import InternalError, SpecError
@@ -74,13 +74,6 @@ class CompiledJob:
     def store(self) -> str:
         """Location of the job's checkpoints."""
         return self.spec.checkpoint.store or str(self.config.state_path / "jobs" / self.uid)
-
-    def history_location(self, source: str) -> str:
-        """The table or the Parquet pattern that a source's history is in; empty without one."""
-        history = self.spec.sources[source].history
-        if history is None:
-            return ""
-        return history.table if isinstance(history, TableHistory) else history.parquet
 
     def pin(self, known: Mapping[str, Json]) -> Mapping[str, Json]:
         """See :meth:`headrace.runtime.job.Program.pin`."""

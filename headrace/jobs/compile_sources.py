@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import polars as pl
@@ -23,15 +23,18 @@ from headrace.jobs.spec import (
     TableTailSpec,
     TailSpec,
 )
+from headrace.jobs.spec import History as HistorySpec
+from headrace.jobs.spec_base import Path
 from headrace.jobs.values import Expression
 from headrace.kernel import columns as system
 from headrace.kernel.errors import SpecError
 from headrace.kernel.protocols import ERRORS, Json
 from headrace.runtime.graph import Stream
 from hybrid_source.history import History
+from hybrid_source.history_sequence import HistorySequence
 from hybrid_source.history_stage import LakeHistory
-from hybrid_source.hybrid import EventTime, HybridSource
-from hybrid_source.iceberg_history import open_iceberg
+from hybrid_source.hybrid import EventTime, HandoverPolicy, HybridSource
+from hybrid_source.iceberg_history import newer_pin, open_iceberg
 from hybrid_source.parquet_history import open_parquet
 from hybrid_source.splits import SplitTarget
 from hybrid_source.table_source import TableSource
@@ -55,24 +58,46 @@ def build_source(spec: JobSpec, nodes: JobGraph, name: str, config: Config, cata
     source = spec.sources[name]
     if source.table_tail is not None:
         return _table_source(spec, name, source, source.table_tail, catalogs)
-    opener = _opener(source, config, catalogs)
-    payload = _payload(spec, name, source, opener)
+    openers = [_opener(stage, config, catalogs) for stage in source.stages]
+    payload = _payload(spec, name, source, openers)
     time = _event_time(spec, name, source, payload)
     _check_key(spec, name, source, payload)
     wanted = source.topic_tail
     tail = _tail(source, wanted, config, payload, time) if wanted else None
-    history = None
-    if opener is not None and source.history is not None:
-        history = LakeHistory(
+    stages = [
+        LakeHistory(
             opener,
             rules=boundary_rules(source, config),
-            where=_where(spec, name, source.history.where, opener(None).schema),
+            where=_where(spec, _stage_path(source, name, number), stage.where, opener(None).schema),
             event_time=time.column if time else None,
-            target=_target(source),
+            target=_target(stage),
+            payload=payload,
+            open_newest=_newest(stage, catalogs),
+            newer_pin=_newer(stage, catalogs),
         )
+        for number, (stage, opener) in enumerate(zip(source.stages, openers, strict=True))
+    ]
+    history = None if not stages else stages[0] if len(stages) == 1 else HistorySequence(stages)
     routed = bool(nodes.readers(Stream(name, ERRORS)))
     return HybridSource(
-        name, _visible(source, payload), history, tail, time, fail_on_error=source.on_error == "fail" and not routed
+        name,
+        _visible(source, payload),
+        history,
+        tail,
+        time,
+        fail_on_error=source.on_error == "fail" and not routed,
+        policy=_policy(source),
+    )
+
+
+def _policy(source: SourceSpec) -> HandoverPolicy:
+    wanted, back = source.handover, source.handover.switch_back
+    return HandoverPolicy(
+        per_partition=wanted.per_partition,
+        chase=wanted.chase == "auto",
+        lag=None if back.lag == "off" else back.lag,
+        on_truncation=back.on_truncation,
+        as_live=source.late.history == "as_live",
     )
 
 
@@ -87,23 +112,20 @@ def _table_source(spec: JobSpec, name: str, source: SourceSpec, tail: TableTailS
         _visible(source, payload),
         history=history is not None,
         snapshot_id=history.snapshot if history else tail.since,
-        where=_where(spec, name, history.where, found.schema) if history else None,
+        where=_where(spec, _stage_path(source, name, 0), history.where, found.schema) if history else None,
         event_time=_event_time(spec, name, source, payload),
         on_change=tail.on_change,
         interval_s=tail.interval / 1e6,
-        target=_target(source),
+        target=_target(history),
     )
 
 
-def _target(source: SourceSpec) -> SplitTarget:
-    rows = source.history.split_rows if source.history else None
+def _target(stage: HistorySpec | None) -> SplitTarget:
+    rows = stage.split_rows if stage else None
     return SplitTarget(rows) if rows else SplitTarget()
 
 
-def _opener(source: SourceSpec, config: Config, catalogs: Catalogs) -> Callable[[Json], History] | None:
-    wanted = source.history
-    if wanted is None:
-        return None
+def _opener(wanted: HistorySpec, config: Config, catalogs: Catalogs) -> Callable[[Json], History]:
     if isinstance(wanted, TableHistory):
         table, snapshot = wanted.table, wanted.snapshot
         return lambda pin: open_iceberg(catalogs.load(table), table, snapshot_id=snapshot, pin=pin)
@@ -111,37 +133,78 @@ def _opener(source: SourceSpec, config: Config, catalogs: Catalogs) -> Callable[
     return lambda pin: open_parquet(pattern, storage=storage, pin=pin)
 
 
-def _payload(spec: JobSpec, name: str, source: SourceSpec, opener: Callable[[Json], History] | None) -> pl.Schema:
+def _newest(wanted: HistorySpec, catalogs: Catalogs) -> Callable[[], History] | None:
+    """How the newest version of a table is opened, whichever the job asks for."""
+    if not isinstance(wanted, TableHistory):
+        return None
+    table = wanted.table
+    return lambda: open_iceberg(catalogs.load(table), table)
+
+
+def _newer(wanted: HistorySpec, catalogs: Catalogs) -> Callable[[Json], Json] | None:
+    if not isinstance(wanted, TableHistory):
+        return None
+    table = wanted.table
+    return lambda pin: newer_pin(catalogs.load(table), table, pin)
+
+
+def _payload(spec: JobSpec, name: str, source: SourceSpec, openers: Sequence[Callable[[Json], History]]) -> pl.Schema:
+    """The columns of the last stage of the history; the tail and earlier stages may lack some, and have no others."""
     tail = source.topic_tail
-    stated = parse_schema(tail.row_schema) if tail and tail.row_schema else None
-    if opener is None:
-        return stated or pl.Schema()
-    stored = pl.Schema({column: dtype for column, dtype in opener(None).stored.items() if column not in system.SYSTEM})
-    for column, dtype in (stated or {}).items():
-        if stored.get(column) != dtype:
-            found = type_name(stored[column]) if column in stored else "not there"
-            raise spec.problem(
-                "sources",
-                name,
-                "tail",
-                "schema",
-                message=f"column {column!r} is {type_name(dtype)} in the tail and {found} in the history",
-                hint="history and tail have one schema, the history's; leave the tail's schema out",
+    stated = parse_schema(tail.row_schema) if tail and tail.row_schema else pl.Schema()
+    if not openers:
+        return stated
+    stored = _columns(openers[-1])
+    for column, dtype in stated.items():
+        _check_column(
+            spec,
+            ("sources", name, "tail", "schema"),
+            (column, dtype, "the tail"),
+            stored,
+            hint="history and tail have one schema, the history's; leave the tail's schema out",
+        )
+    for number, opener in enumerate(openers[:-1]):
+        for column, dtype in _columns(opener).items():
+            _check_column(
+                spec,
+                _stage_path(source, name, number),
+                (column, dtype, "this stage"),
+                stored,
+                hint="all stages have the last one's columns and types; rewrite the files, or make them another source",
             )
     return stored
 
 
-def _where(spec: JobSpec, name: str, text: Expression | None, schema: pl.Schema) -> pl.Expr | None:
+def _columns(opener: Callable[[Json], History]) -> pl.Schema:
+    return pl.Schema({name: dtype for name, dtype in opener(None).stored.items() if name not in system.SYSTEM})
+
+
+def _check_column(
+    spec: JobSpec, path: Path, found: tuple[str, pl.DataType, str], stored: pl.Schema, *, hint: str
+) -> None:
+    column, dtype, where = found
+    if stored.get(column) != dtype:
+        other = type_name(stored[column]) if column in stored else "not there"
+        raise spec.problem(
+            *path, message=f"column {column!r} is {type_name(dtype)} in {where} and {other} in the history", hint=hint
+        )
+
+
+def _stage_path(source: SourceSpec, name: str, number: int) -> Path:
+    path: Path = ("sources", name, "history")
+    return (*path, number) if isinstance(source.history, tuple) else path
+
+
+def _where(spec: JobSpec, path: Path, text: Expression | None, schema: pl.Schema) -> pl.Expr | None:
     if text is None:
         return None
-    path = ("sources", name, "history", "where")
     try:
         condition = row_expression(text, "history.where").expr
         with planning("history.where", schema.names()):
             resolved(pl.LazyFrame(schema=schema).filter(condition))
     except SpecError as error:
         raise spec.problem(
-            *path, message=error.message, detail=error.detail, hint=error.hint, code=error.code
+            *path, "where", message=error.message, detail=error.detail, hint=error.hint, code=error.code
         ) from error
     return condition
 

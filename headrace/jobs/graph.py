@@ -162,12 +162,47 @@ def _check_source(spec: JobSpec, name: str, source: SourceSpec) -> None:
             message=f"the tail of source {name!r} starts at the boundary of its history, not at a start of its own",
             hint="remove start; to state where the tail starts write boundary: {offsets: {...}}",
         )
+    _check_handover(spec, name, source)
     if isinstance(source.changelog, ChangelogSpec):
         _check_changelog(spec, name, source, source.changelog)
     if source.topic_tail:
         _check_topics(spec, name, source, source.topic_tail)
     if tail and tail.row_schema:
         _check_event_column(spec, name, source, tail.row_schema)
+
+
+def _check_handover(spec: JobSpec, name: str, source: SourceSpec) -> None:
+    path = ("sources", name)
+    both = source.history is not None and source.topic_tail is not None
+    if not both and "handover" in source.model_fields_set:
+        raise spec.problem(
+            *path, "handover", message=f"source {name!r} has a handover, but not both a history and a tail"
+        )
+    as_live = source.late.history == "as_live"
+    if as_live and (not both or source.event_time is None or len(source.stages) != 1):
+        raise spec.problem(
+            *path,
+            "late",
+            "history",
+            message="as_live needs one history, a tail in Kafka and an event time",
+            hint="leave late out: rows of the history are then never late",
+        )
+    wanted = source.handover
+    back = wanted.switch_back
+    if source.stages and source.stages[-1].where is not None:
+        for stated, at in (
+            (wanted.chase == "auto" and "chase" in wanted.model_fields_set, ("chase",)),
+            (back.lag != "off", ("switch_back", "lag")),
+            (back.on_truncation and "on_truncation" in back.model_fields_set, ("switch_back", "on_truncation")),
+        ):
+            if stated:
+                raise spec.problem(
+                    *path,
+                    "handover",
+                    *at,
+                    message="the table's where restricts the rows that are read of it, and not those of the topic",
+                    hint="move the condition into a filter step: it is pushed down into the history just as well",
+                )
 
 
 def _check_changelog(spec: JobSpec, name: str, source: SourceSpec, wanted: ChangelogSpec) -> None:
@@ -180,7 +215,7 @@ def _check_changelog(spec: JobSpec, name: str, source: SourceSpec, wanted: Chang
             message="a key of several columns has no plain text",
             hint="write key_format: json, or leave it out",
         )
-    if source.history and source.history.where is not None:
+    if any(stage.where is not None for stage in source.stages):
         raise spec.problem(
             *path,
             "history",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -15,8 +15,7 @@ from headrace.jobs.spec import IcebergTable, TableHistory
 from headrace.kernel.clock import Clock, SystemClock
 from headrace.kernel.errors import HeadraceError, SnapshotGoneError
 from headrace.kernel.protocols import Json, Position
-from hybrid_source.hybrid import HybridPosition, HybridSource
-from hybrid_source.table_source import TableSource
+from hybrid_source.hybrid import HybridSource
 
 PATIENCE_S: Final = 20.0
 """How long one lease is tried: a job must not wait long for what it can do without."""
@@ -128,17 +127,18 @@ class JobLeases:
 
 def pinned(source: JobSource, position: Position) -> Sequence[Json]:
     """The pins that a source would open again if it were restarted at ``position``."""
-    if isinstance(source, TableSource):
-        return source.pins(position)
-    at = HybridPosition.from_json(position)
-    return [at.pin] if at.phase == "history" and at.pin is not None else []
+    return source.pins(position)
 
 
-def _leased_tables(job: CompiledJob) -> Mapping[str, frozenset[TableName]]:
+def _leased_tables(job: CompiledJob) -> Mapping[str, Collection[TableName]]:
     """The tables that each source or static table of a job holds leases on."""
-    wanted = {name: source.history for name, source in job.spec.sources.items()} | dict(job.spec.tables)
-    out: dict[str, frozenset[TableName]] = {}
-    for name, given in wanted.items():
-        if isinstance(given, TableHistory | IcebergTable) and given.lease == "auto":
-            out[name] = frozenset({TableName.parse(given.table)})
-    return out
+    wanted: dict[str, Sequence[object]] = {name: source.stages for name, source in job.spec.sources.items()}
+    wanted |= {name: [table] for name, table in job.spec.tables.items()}
+    return {
+        name: {
+            TableName.parse(one.table)
+            for one in found
+            if isinstance(one, TableHistory | IcebergTable) and one.lease == "auto"
+        }
+        for name, found in wanted.items()
+    }

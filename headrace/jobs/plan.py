@@ -156,7 +156,7 @@ class BoundaryPlan:
 
 @dataclass(frozen=True, slots=True)
 class SourcePlan:
-    """One source."""
+    """One source. ``history`` meets the tail; ``earlier`` are the stages that are read before it, oldest first."""
 
     name: str
     history: HistoryPlan | None
@@ -164,6 +164,7 @@ class SourcePlan:
     boundary: BoundaryPlan | None
     event_time: str | None = None
     table_tail: TableTailPlan | None = None
+    earlier: Sequence[HistoryPlan] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from headrace.jobs.compile import CompiledJob
 from headrace.jobs.compile_sources import JobSource
@@ -30,9 +30,11 @@ from headrace.runtime.state_fit import refuse_changed
 from headrace.state.checkpoint import CheckpointStore
 from headrace.state.records import Checkpoint
 from headrace.state.stores import open_store
+from hybrid_source.history_sequence import OpenHistorySequence
 from hybrid_source.history_stage import OpenLakeHistory
 from hybrid_source.hybrid import HybridPosition, HybridSource
 from hybrid_source.resolution import Resolution
+from hybrid_source.stages import OpenHistory
 from hybrid_source.table_source import TableSource
 from hybrid_source.tail_position import TailPosition
 
@@ -83,12 +85,14 @@ def _source(job: CompiledJob, source: JobSource, request: ReadRequest, position:
     if isinstance(source, TableSource):
         return plan_table_source(job, source, request, position)
     at = source.plan() if position is None else HybridPosition.from_json(position)
+    stages = [*_histories(job, source, request, at)]
     return SourcePlan(
         source.name,
-        _history(job, source, request, at) if at.phase == "history" else None,
+        stages[-1] if stages else None,
         _tail(job, source, request, at),
         _boundary(at.resolution) if at.resolution else None,
         source.event_time.column if source.event_time else None,
+        earlier=stages[:-1],
     )
 
 
@@ -97,13 +101,21 @@ def _boundary(found: Resolution) -> BoundaryPlan:
     return BoundaryPlan(found.rule, found.evidence, found.guarantee, columns, found.tried)
 
 
-def _history(job: CompiledJob, source: HybridSource, request: ReadRequest, at: HybridPosition) -> HistoryPlan | None:
-    if source.history is None:
-        return None
+def _histories(
+    job: CompiledJob, source: HybridSource, request: ReadRequest, at: HybridPosition
+) -> Iterator[HistoryPlan]:
+    if source.history is None or at.phase != "history":
+        return
     opened = source.history.open(request, at.pin, at.resolution)
-    if not isinstance(opened, OpenLakeHistory):
-        return None
-    return history_plan(job, source, at.pin, request, opened.plan)
+    stages: Sequence[OpenHistory] = [opened]
+    pins = [at.pin]
+    if isinstance(opened, OpenHistorySequence):
+        stages, pins = opened.stages, at.pin["stages"]
+    wanted = job.spec.sources[source.name].stages
+    read = [(stage, pin) for stage, pin in zip(wanted, pins, strict=True) if pin is not None]
+    for (stated, pin), stage in zip(read, stages, strict=True):
+        if isinstance(stage, OpenLakeHistory):
+            yield history_plan(job, source, stated, pin, request, stage.plan)
 
 
 def _tail(job: CompiledJob, source: HybridSource, request: ReadRequest, at: HybridPosition) -> TailPlan | None:

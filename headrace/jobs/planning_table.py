@@ -10,7 +10,7 @@ from catalog.leases import Lease
 from headrace.jobs.compile import CompiledJob
 from headrace.jobs.compile_sources import JobSource
 from headrace.jobs.plan import HistoryPlan, SnapshotPlan, SourcePlan, TableTailPlan
-from headrace.jobs.spec import TableHistory
+from headrace.jobs.spec import History, TableHistory
 from headrace.kernel.protocols import Json, ReadRequest
 from hybrid_source.history import HistoryPlan as PlannedHistory
 from hybrid_source.iceberg_history import newer_snapshots
@@ -29,7 +29,8 @@ def plan_table_source(job: CompiledJob, source: TableSource, request: ReadReques
     history = None
     if at.phase == "history" and not at.is_read:
         planned = source.open_version(at.pin).plan(source.query(request, at))
-        history = history_plan(job, source, at.pin, request, planned)
+        wanted = next(iter(job.spec.sources[source.name].stages), None)
+        history = history_plan(job, source, wanted, at.pin, request, planned)
     return SourcePlan(source.name, history, None, None, source.time_column, table_tail=_table_tail(source, request, at))
 
 
@@ -62,14 +63,18 @@ def _table_tail(source: TableSource, request: ReadRequest, at: TablePosition) ->
 
 
 def history_plan(
-    job: CompiledJob, source: JobSource, pin: Json, request: ReadRequest, planned: PlannedHistory
+    job: CompiledJob,
+    source: JobSource,
+    wanted: History | None,
+    pin: Json,
+    request: ReadRequest,
+    planned: PlannedHistory,
 ) -> HistoryPlan:
-    """What is read of one pinned version."""
+    """What is read of one pinned version, of one stage of a history."""
     report, schema, snapshot = planned.report, source.schema, pin.get("snapshot_id")
-    wanted = job.spec.sources[source.name].history
     leased = isinstance(wanted, TableHistory) and wanted.lease == "auto" and snapshot is not None
     return HistoryPlan(
-        location=job.history_location(source.name),
+        location="" if wanted is None else wanted.table if isinstance(wanted, TableHistory) else wanted.parquet,
         snapshot=snapshot,
         columns=columns_read(schema, request),
         columns_total=len(schema),

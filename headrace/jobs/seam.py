@@ -20,6 +20,7 @@ from headrace.state.checkpoint import CheckpointStore
 from headrace.state.stores import open_store
 from hybrid_source.history import History, HistoryQuery
 from hybrid_source.history_rows import column
+from hybrid_source.history_sequence import last_stage
 from hybrid_source.history_stage import LakeHistory
 from hybrid_source.hybrid import HybridPosition, HybridSource
 from hybrid_source.resolution import OffsetNames
@@ -181,14 +182,17 @@ def prove_seam(job: CompiledJob) -> SeamProof:
 
 
 def _source(source: HybridSource, at: HybridPosition) -> SourceSeam | None:
-    if source.tail is None or not isinstance(source.history, LakeHistory) or at.resolution is None:
+    if source.tail is None or source.history is None or at.resolution is None:
+        return None
+    history, pin = last_stage(source.history, at.pin)
+    if not isinstance(history, LakeHistory):
         return None
     ranges = at.resolution.boundary.ranges
     tail = TailPosition.from_json(at.tail)
     found, names = at.resolution, at.resolution.columns
-    history = source.history.open_history(at.pin)
+    opened = history.open_history(pin)
     topics = {topic: covered.partitions for topic, covered in found.boundary.topics.items()}
-    lake = _lake(history, names, topics, distinct=found.distinct) if names is not None else None
+    lake = _lake(opened, names, topics, distinct=found.distinct) if names is not None else None
     starts = at.handover or {}
     partitions = [
         PartitionSeam(

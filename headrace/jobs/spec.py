@@ -64,6 +64,17 @@ History = Annotated[
     Annotated[TableHistory, Tag("@table")] | Annotated[ParquetHistory, Tag("@parquet")], by_key("table", "parquet")
 ]
 
+
+def _one_or_several(value: Any) -> str:
+    return "@several" if isinstance(value, list | tuple) else "@one"
+
+
+Histories = Annotated[
+    Annotated[History, Tag("@one")] | Annotated[tuple[History, ...], Field(min_length=1), Tag("@several")],
+    Discriminator(_one_or_several),
+]
+"""One history, or several that are read in a row, oldest first."""
+
 Offsets = Annotated[dict[Annotated[int, Field(ge=0)], Annotated[int, Field(ge=0)]], Field(min_length=1)]
 """Next offset (the first one that is read from Kafka) by partition."""
 
@@ -253,16 +264,46 @@ class ChangelogSpec(SpecModel):
 class LatePolicy(SpecModel):
     """How lateness is judged."""
 
-    history: Literal["include"] = Field(default="include", description="include: rows of the history are never late.")
+    history: Literal["include", "as_live"] = Field(
+        default="include",
+        description="include: rows of the history are never late. as_live: they are late as they were in the topic; "
+        "the history is read in the order of its offsets, which its rows must carry.",
+    )
+
+
+class SwitchBackSpec(SpecModel):
+    """When the tail goes back to the lake."""
+
+    lag: Annotated[int, Field(ge=1)] | Literal["off"] = Field(
+        default="off", description="When the topic is more records ahead than this."
+    )
+    on_truncation: bool = Field(
+        default=True, description="When offsets that are wanted next have been deleted, and the table has them."
+    )
+
+
+class HandoverSpec(SpecModel):
+    """What happens at the seam beyond the single switch."""
+
+    per_partition: bool = Field(
+        default=True, description="A partition goes live when its own history is done, where rows carry offsets."
+    )
+    chase: Literal["auto", "off"] = Field(
+        default="auto", description="At the end of the history a newer snapshot is read before the topic takes over."
+    )
+    switch_back: SwitchBackSpec = Field(default_factory=SwitchBackSpec)
 
 
 class SourceSpec(SpecModel):
     """Where rows come from: history, tail, or history and then the tail."""
 
-    history: History | None = None
+    history: Histories | None = Field(
+        default=None, description="The bounded part; a list of stages is read in its order, oldest first."
+    )
     tail: Tail | None = None
     boundary: BoundaryRule = "auto"
     event_time: EventTimeSpec | None = None
+    handover: HandoverSpec = Field(default_factory=HandoverSpec)
     late: LatePolicy = Field(default_factory=LatePolicy)
     changelog: ChangelogSpec | Literal[False] | None = Field(
         default=None,
@@ -285,6 +326,13 @@ class SourceSpec(SpecModel):
     def table_tail(self) -> TableTailSpec | None:
         """The tail, if it is a table's."""
         return self.tail if isinstance(self.tail, TableTailSpec) else None
+
+    @property
+    def stages(self) -> tuple[History, ...]:
+        """The stages of the history, oldest first; the last one meets the tail."""
+        if self.history is None:
+            return ()
+        return self.history if isinstance(self.history, tuple) else (self.history,)
 
 
 class IcebergTable(SpecModel):

@@ -64,6 +64,19 @@ class ReadRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class Note:
+    """Something that happened in a source, for people.
+
+    Attributes:
+        code: Which kind, stable.
+        message: In words.
+    """
+
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class Batch:
     """A micro-batch on its way out of a source.
 
@@ -78,6 +91,7 @@ class Batch:
         records: Number of input records this batch stands for, before the predicate.
         nbytes: Bytes read for it, as good as the source knows.
         files: What its rows are read from, for messages.
+        notes: What happened on the way to it.
     """
 
     rows: pl.LazyFrame
@@ -89,6 +103,7 @@ class Batch:
     records: int = 0
     nbytes: int = 0
     files: Sequence[str] = ()
+    notes: Sequence[Note] = ()
 
 
 class SourceReader(Protocol):

@@ -100,7 +100,6 @@ class Attempt:
         self._positions: dict[str, Position] = {}
         self._decided: dict[str, Position] = {}
         self._watermarks: dict[str, int] = {}
-        self._origins: dict[str, str] = {}
         self._moved = False
         self._hung = False
 
@@ -220,9 +219,8 @@ class Attempt:
         )
 
     def _process(self, item: Computed) -> None:
-        if self._origins.get(item.source) == "history" and item.origin == "tail":
-            self._event(Level.INFO, "handover", f"source {item.source} handed over to the tail", source=item.source)
-        self._origins[item.source] = item.origin
+        for note in item.notes:
+            self._event(Level.INFO, note.code, note.message, source=item.source)
         self._flow.accept(item.results)
         if item.errors is not None:
             self._flow.accept_errors(item.source, item.errors)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
@@ -16,7 +16,7 @@ import polars as pl
 
 from headrace.kernel import columns
 from headrace.kernel.clock import Clock
-from headrace.kernel.protocols import Batch, Json, Position, SourceReader
+from headrace.kernel.protocols import Batch, Json, Note, Position, SourceReader
 from headrace.runtime.dataflow import LegResult, collect
 from headrace.runtime.graph import Graph, Stream
 from hybrid_source.read_errors import reading
@@ -38,6 +38,7 @@ class Computed:
     origin: Literal["history", "tail"]
     records: int
     nbytes: int
+    notes: Sequence[Note] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +115,7 @@ class Pump:
             batch.origin,
             batch.records,
             batch.nbytes,
+            batch.notes,
         )
 
     def _results(self, batch: Batch) -> list[LegResult]:

@@ -1,133 +1,275 @@
-"""Scripted stages of a hybrid source: one log, cut anywhere, split and batched in any way."""
+"""Scripted stages of a hybrid source: one log, archived, cut, split, batched and truncated in any way."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import polars as pl
 
 from headrace.kernel import columns as system
 from headrace.kernel.boundary import Boundary, PartitionRange, TopicBoundary, TopicPartition
 from headrace.kernel.clock import Clock
+from headrace.kernel.errors import GapError
 from headrace.kernel.protocols import Json, ReadRequest
 from headrace.testing.clock import ManualClock
-from hybrid_source.hybrid import EventTime, HybridSource
-from hybrid_source.resolution import Resolution
-from hybrid_source.stages import END_OF_HISTORY, Expiry, HistoryBatch, TailBatch, TopicIdentity
+from hybrid_source.hybrid import HandoverPolicy, HybridSource
+from hybrid_source.lake_tail import LakeTail, Wanted, Window
+from hybrid_source.resolution import OffsetNames, Resolution
+from hybrid_source.stages import END_OF_HISTORY, EventTime, Expiry, HistoryBatch, TailBatch, TopicIdentity
 from hybrid_source.tail_position import PartitionState, TailPosition
 from hybrid_source.tail_watermark import TailWatermark
 
 TOPIC = "scripted"
 
+Cut = Mapping[TopicPartition, int]
+"""Next offset by partition, exclusive; any offset, also one inside a hole."""
+
 
 @dataclass(frozen=True, slots=True)
 class ScriptedLog:
-    """Topics as they would be: payload rows by partition, in offset order; the offset is the index.
+    """Topics as they would be: payload rows by partition, in offset order.
 
     Attributes:
         payload: Schema of the rows.
         partitions: Rows by partition.
         event_time: Column and out-of-orderness.
+        offsets: The rows' offsets by partition, ascending; what is not in it (markers, aborted records) is a hole. The
+            number of the row for partitions that are left out.
+        ends: End of the log by partition, exclusive; behind the last row for partitions that are left out.
     """
 
     payload: pl.Schema
     partitions: Mapping[TopicPartition, pl.DataFrame]
     event_time: EventTime
+    offsets: Mapping[TopicPartition, Sequence[int]] = field(default_factory=dict)
+    ends: Cut = field(default_factory=dict)
 
     def rows(self) -> pl.DataFrame:
         """All rows with their topic, partition and offset."""
-        return pl.concat([self.part(at, 0, frame.height) for at, frame in self.partitions.items()])
+        return pl.concat([self.part(at, 0, self.end(at)) for at in self.partitions])
 
-    def part(self, at: TopicPartition, offset: int, count: int) -> pl.DataFrame:
-        """Some rows of one partition with their topic, partition and offset."""
-        frame = self.partitions[at].slice(offset, count)
-        return frame.with_columns(
+    def part(self, at: TopicPartition, begin: int, end: int) -> pl.DataFrame:
+        """The rows of one partition in a range of offsets, with their topic, partition and offset."""
+        offsets = self.numbers(at)
+        first, last = bisect_left(offsets, begin), bisect_left(offsets, end)
+        return self.partitions[at][first:last].with_columns(
             pl.lit(at.topic).alias(system.TOPIC),
             pl.lit(at.partition, pl.Int32).alias(system.PARTITION),
-            (pl.int_range(frame.height, dtype=pl.Int64) + offset).alias(system.OFFSET),
+            pl.Series(system.OFFSET, offsets[first:last], pl.Int64),
         )
+
+    def numbers(self, at: TopicPartition) -> Sequence[int]:
+        """The offsets of a partition's rows."""
+        return self.offsets[at] if at in self.offsets else range(self.partitions[at].height)
+
+    def end(self, at: TopicPartition) -> int:
+        """The end of a partition, exclusive."""
+        offsets = self.numbers(at)
+        return self.ends.get(at, offsets[-1] + 1 if offsets else 0)
 
     def times(self, frame: pl.DataFrame) -> pl.Series:
         """Event times of rows, in microseconds."""
         return frame[self.event_time.column].cast(pl.Datetime("us")).to_physical()
 
-    def source(
-        self, cut: Mapping[TopicPartition, int], splits: Sequence[Sequence[int]], polls: Sequence[tuple[int, int]]
-    ) -> HybridSource:
-        """The log as a hybrid source.
-
-        Args:
-            cut: The boundary: next offset by partition.
-            splits: Sizes of history splits; rows are dealt to them in turn.
-            polls: Endless pattern of (number of the partition, in their order; number of records) for the tail's polls.
-        """
+    def source(self, script: Script) -> HybridSource:
+        """The log as a hybrid source."""
         schema = pl.Schema({**self.payload, **system.SYSTEM})
-        return HybridSource(
-            TOPIC, schema, ScriptedHistory(self, cut, splits), ScriptedTail(self, polls), self.event_time
-        )
+        world = World(self, script)
+        history = ScriptedHistory(world)
+        return HybridSource(TOPIC, schema, history, ScriptedTail(world), self.event_time, policy=script.policy)
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """What happens to a log.
+
+    Attributes:
+        versions: The table's versions: what each covers. They grow; the first is there from the beginning.
+        splits: For each split, the numbers of its rows (modulo their count); what no split takes makes one more.
+        polls: Endless pattern of (number of the partition, in their order; number of records) for the tail's polls.
+        commits: After how many steps (splits and polls) each further version of the table is there.
+        truncations: After how many steps the topic loses everything below which offsets.
+        offsets: The table's rows carry topic, partition and offset.
+        policy: The source's.
+        window_rows: Offsets per window, where the table is read in the order of its offsets.
+    """
+
+    versions: Sequence[Cut]
+    splits: Sequence[Sequence[int]] = ()
+    polls: Sequence[tuple[int, int]] = ((0, 1),)
+    commits: Sequence[int] = ()
+    truncations: Sequence[tuple[int, Cut]] = ()
+    offsets: bool = True
+    policy: HandoverPolicy = field(default_factory=lambda: HandoverPolicy(worthwhile=1))
+    window_rows: int = 7
+
+
+@dataclass(slots=True)
+class World:
+    """A log and its table as they stand; goes on through restarts of the source."""
+
+    log: ScriptedLog
+    script: Script
+    steps: int = 0
+
+    @property
+    def version(self) -> int:
+        """The newest version of the table."""
+        return min(sum(at <= self.steps for at in self.script.commits), len(self.script.versions) - 1)
+
+    def log_start(self, at: TopicPartition) -> int:
+        """The first offset that a partition still has."""
+        gone = [cut.get(at, 0) for steps, cut in self.script.truncations if steps <= self.steps]
+        return max(gone, default=0)
+
+    def check(self, nexts: Cut) -> None:
+        """Raise the gap of the first partition that has one."""
+        for at, offset in sorted(nexts.items()):
+            start = self.log_start(at)
+            if offset < start:
+                raise GapError(
+                    f"{at} lacks {offset}",
+                    context={"topic": at.topic, "partition": at.partition, "wanted": offset, "earliest": start},
+                )
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptedHistory:
-    """See :class:`hybrid_source.stages.HistoryStage`.
+    """See :class:`hybrid_source.stages.LakeStage`. A pin is ``{"version"}``, with ``since`` for an increment."""
 
-    Attributes:
-        log: The log.
-        cut: The boundary.
-        splits: For each split, the numbers of its rows (modulo their count); what no split takes makes one more.
-    """
-
-    log: ScriptedLog
-    cut: Mapping[TopicPartition, int]
-    splits: Sequence[Sequence[int]]
+    world: World
 
     def pin(self) -> Json:
         """See :meth:`HistoryStage.pin`."""
-        return {"snapshot_id": 1}
+        return {"version": 0}
 
-    def resolve(self, pin: Json, topics: Sequence[str]) -> Resolution:  # noqa: ARG002 - the protocol's signature
+    def resolve(self, pin: Json, topics: Sequence[str]) -> Resolution:
         """See :meth:`HistoryStage.resolve`."""
         ranges: dict[str, dict[int, PartitionRange]] = {topic: {} for topic in topics}
-        for at, offset in self.cut.items():
+        for at, offset in self.world.script.versions[pin["version"]].items():
             ranges[at.topic][at.partition] = PartitionRange(0, offset)
         boundary = Boundary({topic: TopicBoundary(found) for topic, found in ranges.items()})
-        return Resolution(boundary, "script", "the script's cut")
+        columns = OffsetNames(topic=system.TOPIC) if self.world.script.offsets else None
+        return Resolution(boundary, "script", "the script's cut", columns=columns)
+
+    def offset_columns(self, pin: Json, topics: Sequence[str], known: OffsetNames | None) -> OffsetNames | None:  # noqa: ARG002
+        """See :meth:`LakeStage.offset_columns`."""
+        return known
+
+    def begins(self, pin: Json, topics: Sequence[str], columns: OffsetNames | None) -> Boundary | None:
+        """See :meth:`HistoryStage.begins`."""
+        if columns is None:
+            return None
+        firsts = {at: part[system.OFFSET][0] for at, part in self._parts(pin).items() if part.height}
+        ranges: dict[str, dict[int, PartitionRange]] = {topic: {} for topic in topics}
+        for at, offset in firsts.items():
+            ranges[at.topic][at.partition] = PartitionRange(0, offset)
+        return Boundary({topic: TopicBoundary(found) for topic, found in ranges.items()})
 
     def open(self, request: ReadRequest, pin: Json, resolution: Resolution | None) -> OpenScriptedHistory:  # noqa: ARG002
         """See :meth:`HistoryStage.open`."""
-        return OpenScriptedHistory(self, request)
+        return OpenScriptedHistory(self.world, request, self._frames(pin))
 
-    def frames(self) -> list[pl.DataFrame]:
+    def newest(self) -> Json:
+        """See :meth:`LakeStage.newest`."""
+        return {"version": self.world.version}
+
+    def newer(self, pin: Json) -> Json:
+        """See :meth:`LakeStage.newer`."""
+        newest = self.world.version
+        return {"version": newest, "since": pin["version"]} if newest > pin["version"] else None
+
+    def refuses_replay(self, resolution: Resolution, *, whole: bool = False) -> str:  # noqa: ARG002
+        """See :meth:`LakeStage.refuses_replay`."""
+        return "" if resolution.columns is not None else "the script's rows carry no offsets"
+
+    def replay(
+        self,
+        request: ReadRequest,
+        pin: Json,
+        columns: OffsetNames,  # noqa: ARG002 - the protocol's signature
+        position: Json,
+        ends: Cut,
+        *,
+        time: EventTime | None,
+        floor: int | None,
+    ) -> LakeTail:
+        """See :meth:`LakeStage.replay`."""
+        at = TailPosition.from_json(position)
+        wanted = Wanted.of(request, self.world.log.payload, time.column if time else None)
+        parts = self._parts(pin)
+
+        def read(window: Window) -> pl.DataFrame:
+            self.world.steps += 1
+            inside = [
+                parts[place].filter(pl.col(system.OFFSET).is_between(begin, end, closed="left"))
+                for place, (begin, end) in window.items()
+            ]
+            # A table holds rows in any order, and may hold one twice.
+            return _asked(pl.concat([*inside, inside[0].head(1)]).reverse(), ReadRequest(wanted.read))
+
+        return LakeTail(
+            read, wanted, _watermark(self.world.log, at, floor), at, ends, window_rows=self.world.script.window_rows
+        )
+
+    def _parts(self, pin: Json) -> dict[TopicPartition, pl.DataFrame]:
+        log, versions = self.world.log, self.world.script.versions
+        since = versions[pin["since"]] if "since" in pin else {}
+        return {
+            at: log.part(at, since.get(at, 0), versions[pin["version"]].get(at, 0)) for at in sorted(log.partitions)
+        }
+
+    def _frames(self, pin: Json) -> list[pl.DataFrame]:
         """The splits, ordered by their lowest event time."""
-        parts = [self.log.part(at, 0, self.cut.get(at, 0)) for at in self.log.partitions]
-        rows = pl.concat(parts).with_row_index("n")
+        rows = pl.concat(self._parts(pin).values()).with_row_index("__row")
         taken: set[int] = set()
         frames = []
-        for wanted in [*self.splits, range(rows.height)]:
+        for wanted in [*self.world.script.splits, range(rows.height)]:
             mine = {number % rows.height for number in wanted} - taken if rows.height else set()
             taken |= mine
-            frames.append(rows.filter(pl.col("n").is_in(list(mine))).drop("n"))
-        return sorted((frame for frame in frames if frame.height), key=lambda frame: self.log.times(frame).min() or 0)
+            frames.append(rows.filter(pl.col("__row").is_in(list(mine))).drop("__row"))
+        times = self.world.log.times
+        return sorted((frame for frame in frames if frame.height), key=lambda frame: times(frame).min() or 0)
 
 
 class OpenScriptedHistory:
     """See :class:`hybrid_source.stages.OpenHistory`."""
 
-    def __init__(self, stage: ScriptedHistory, request: ReadRequest) -> None:
-        self._stage = stage
+    def __init__(self, world: World, request: ReadRequest, frames: Sequence[pl.DataFrame]) -> None:
+        self._world = world
         self._request = request
-        self._frames = stage.frames()
+        self._frames = frames
+        self._lowest = [world.log.times(frame).min() for frame in frames]
+        self._places = [
+            frozenset(TopicPartition(*at) for at in frame.select(system.TOPIC, system.PARTITION).unique().iter_rows())
+            for frame in frames
+        ]
 
     def read(self, cursor: Json) -> Iterator[HistoryBatch]:
         """See :meth:`OpenHistory.read`."""
         for index in range(cursor or 0, len(self._frames)):
+            self._world.steps += 1
             frame = self._frames[index]
-            rest = [self._stage.log.times(later).min() for later in self._frames[index + 1 :]]
-            lowest = min((int(time) - 1 for time in rest if isinstance(time, int)), default=END_OF_HISTORY)
             rows = frame.with_columns(pl.lit(None, pl.Int64).alias(system.ROW_WATERMARK))
+            lowest = self.watermark(index + 1)
             yield HistoryBatch(_asked(rows, self._request).lazy(), index + 1, lowest, frame.height, frame.height)
+
+    def watermark(self, cursor: Json) -> int | None:
+        """See :meth:`OpenHistory.watermark`."""
+        rest = self._lowest[cursor or 0 :]
+        return min((int(time) - 1 for time in rest if isinstance(time, int)), default=END_OF_HISTORY)
+
+    def pending(self, cursor: Json) -> frozenset[TopicPartition] | None:
+        """See :meth:`OpenHistory.pending`."""
+        left = self._places[cursor or 0 :]
+        return frozenset().union(*left) if self._world.script.offsets or not left else None
+
+    @property
+    def records(self) -> int:
+        """See :attr:`OpenHistory.records`."""
+        return sum(frame.height for frame in self._frames)
 
     def fraction(self, cursor: Json) -> float:
         """See :meth:`OpenHistory.fraction`."""
@@ -138,88 +280,107 @@ class OpenScriptedHistory:
 class ScriptedTail:
     """See :class:`hybrid_source.stages.TailStage`."""
 
-    log: ScriptedLog
-    polls: Sequence[tuple[int, int]]
-    clock: Clock = field(default_factory=ManualClock)
+    world: World
 
     def identities(self) -> Mapping[str, TopicIdentity]:
         """See :meth:`TailStage.identities`."""
-        return {topic: TopicIdentity(topic, None, None) for topic in sorted({at.topic for at in self.log.partitions})}
+        return {
+            topic: TopicIdentity(topic, None, None) for topic in sorted({at.topic for at in self.world.log.partitions})
+        }
 
-    def start(self, boundary: Boundary | None) -> Json:
+    def start(self, boundary: Boundary | None, *, check: bool = True) -> Json:
         """See :meth:`TailStage.start`."""
-        nexts = boundary.nexts if boundary else {}
-        return TailPosition({at: PartitionState(nexts.get(at, 0)) for at in self.log.partitions}).to_json()
+        known = boundary.nexts if boundary else {}
+        nexts = {at: known.get(at, 0) for at in self.world.log.partitions}
+        if check:
+            self.world.check(nexts)
+        return TailPosition({at: PartitionState(offset) for at, offset in nexts.items()}).to_json()
 
-    def offsets(self, position: Json) -> Mapping[TopicPartition, int]:
+    def offsets(self, position: Json) -> Cut:
         """See :meth:`TailStage.offsets`."""
         return TailPosition.from_json(position).nexts
 
     def ranges(self) -> Mapping[TopicPartition, tuple[int, int]]:
         """See :meth:`TailStage.ranges`."""
-        return {at: (0, frame.height) for at, frame in self.log.partitions.items()}
+        return {at: (self.world.log_start(at), self.world.log.end(at)) for at in self.world.log.partitions}
 
     def expiries(self, position: Json) -> Sequence[Expiry]:  # noqa: ARG002 - the protocol's signature
-        """See :meth:`TailStage.expiries`. A script forgets nothing."""
+        """See :meth:`TailStage.expiries`. When a script forgets is its secret."""
         return ()
 
     def first_event_times(self, position: Json, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         """See :meth:`TailStage.first_event_times`."""
-        nexts = self.offsets(position)
+        nexts, log = self.offsets(position), self.world.log
+        self.world.check({at: nexts[at] for at in partitions})
         found = {}
         for at in partitions:
-            rest = self.log.times(self.log.partitions[at].slice(nexts[at])).drop_nulls()
+            rest = log.times(log.part(at, nexts[at], log.end(at))).drop_nulls()
             if rest.len():
                 found[at] = int(rest[0])
         return found
 
-    def open(self, request: ReadRequest, position: Json, floor: int | None) -> OpenScriptedTail:
+    def open(
+        self, request: ReadRequest, position: Json, floor: int | None, live: Collection[TopicPartition] | None = None
+    ) -> OpenScriptedTail:
         """See :meth:`TailStage.open`."""
-        return OpenScriptedTail(self, request, TailPosition.from_json(position), floor)
+        at = TailPosition.from_json(position)
+        self.world.check(at.nexts)
+        return OpenScriptedTail(self, request, at, floor, at.partitions if live is None else live)
 
 
 class OpenScriptedTail:
     """See :class:`hybrid_source.stages.OpenTail`. Always bounded by the end of the log."""
 
-    def __init__(self, stage: ScriptedTail, request: ReadRequest, at: TailPosition, floor: int | None) -> None:
+    def __init__(
+        self,
+        stage: ScriptedTail,
+        request: ReadRequest,
+        at: TailPosition,
+        floor: int | None,
+        live: Collection[TopicPartition],
+    ) -> None:
         self._stage = stage
+        self._log = stage.world.log
         self._request = request
         self._at = at
-        self._watermark = TailWatermark(
-            stage.clock,
-            {place: state.max_event_time for place, state in at.partitions.items()},
-            floor,
-            out_of_orderness_us=stage.log.event_time.out_of_orderness_us,
-            idle_us=stage.log.event_time.idle_us,
-        )
+        self._live = set(live)
+        self._watermark = _watermark(self._log, at, floor, live)
         self._turn = sum(at.nexts.values())
 
     def poll(self, timeout: float) -> TailBatch | None:  # noqa: ARG002 - the protocol's signature
         """See :meth:`OpenTail.poll`."""
-        rows, at = None, None
-        while not self.finished and rows is None:
-            number, count = self._stage.polls[self._turn % len(self._stage.polls)]
-            self._turn += 1
-            places = sorted(self._stage.log.partitions)
-            at = places[number % len(places)]
-            rows = self._stage.log.part(at, self._at.nexts[at], count) if self._left(at) else None
-        if rows is None or at is None:
+        world, places = self._stage.world, sorted(self._log.partitions)
+        world.steps += 1
+        if not any(self._left(at) for at in self._live):
             return None
-        times = self._stage.log.times(rows)
-        stamps = self._watermark.rows(rows[system.PARTITION], times, {at.partition: at})
+        while True:
+            number, count = world.script.polls[self._turn % len(world.script.polls)]
+            self._turn += 1
+            at = places[number % len(places)]
+            if at in self._live and self._left(at):
+                world.check({at: self._at.nexts[at]})
+                return self._taken(at, count)
+
+    def _taken(self, at: TopicPartition, count: int) -> TailBatch:
+        offsets, begin = self._log.numbers(at), self._at.nexts[at]
+        last = bisect_left(offsets, begin) + count - 1
+        # The end of the log is told apart from the last record: what lies between are markers.
+        end = offsets[last] + 1 if last < len(offsets) else self._log.end(at)
+        rows = self._log.part(at, begin, end)
+        times = self._log.times(rows)
+        stamps = self._watermark.rows(rows[system.PARTITION], times, {at.partition: at}) if rows.height else None
         stamped = rows.with_columns(
             (pl.lit(None, pl.Int64) if stamps is None else stamps).alias(system.ROW_WATERMARK),
         )
-        state = PartitionState(self._at.nexts[at] + rows.height, self._watermark.max_event_times.get(at))
+        state = PartitionState(end, self._watermark.max_event_times.get(at))
         self._at = self._at.with_partitions({at: state})
         watermark = self._watermark.advance(lambda place: self._left(place) == 0)
         late = (times < stamped[system.ROW_WATERMARK]).any()
-        return TailBatch(
-            _asked(stamped, self._request), self._at.to_json(), watermark, bool(late), None, rows.height, rows.height
-        )
+        asked = _asked(stamped, self._request)
+        return TailBatch(asked, self._at.to_json(), watermark, bool(late), None, rows.height, rows.height)
 
     def _left(self, at: TopicPartition) -> int:
-        return self._stage.log.partitions[at].height - self._at.nexts[at]
+        return self._log.end(at) - self._at.nexts[at]
 
     @property
     def finished(self) -> bool:
@@ -236,7 +397,18 @@ class OpenScriptedTail:
         """See :attr:`OpenTail.identities`."""
         return self._stage.identities()
 
-    def lag(self) -> Sequence[Mapping[str, Any]]:
+    def go_live(self, partitions: Collection[TopicPartition]) -> None:
+        """See :meth:`OpenTail.go_live`."""
+        for at in set(partitions) - self._live:
+            self._live.add(at)
+            self._watermark.add(at)
+
+    def hold(self, limit: int | None) -> int | None:
+        """See :meth:`OpenTail.hold`."""
+        self._watermark.hold(limit)
+        return self._watermark.advance(lambda place: self._left(place) == 0)
+
+    def lag(self) -> Sequence[Mapping[str, Json]]:
         """See :meth:`OpenTail.lag`."""
         return [
             {"topic": at.topic, "partition": at.partition, "next": offset, "end": offset + self._left(at)}
@@ -245,6 +417,21 @@ class OpenScriptedTail:
 
     def close(self) -> None:
         """See :meth:`OpenTail.close`."""
+
+
+def _watermark(
+    log: ScriptedLog, at: TailPosition, floor: int | None, live: Collection[TopicPartition] | None = None
+) -> TailWatermark:
+    return TailWatermark(
+        CLOCK,
+        {place: state.max_event_time for place, state in at.partitions.items() if live is None or place in live},
+        floor,
+        out_of_orderness_us=log.event_time.out_of_orderness_us,
+        idle_us=log.event_time.idle_us,
+    )
+
+
+CLOCK: Clock = ManualClock()
 
 
 def _asked(rows: pl.DataFrame, request: ReadRequest) -> pl.DataFrame:

@@ -1,17 +1,16 @@
 """The promise above all: same output wherever the cut falls, however it is split, batched and killed.
 
-Random logs whose disorder stays within the declared bound, random cuts, splits, polls, epochs and crashes, through the
-real engine, handover and operators, against one plain group_by over all rows.
+Random logs whose disorder stays within the declared bound, random cuts, splits, polls, chases, switch-backs, epochs and
+crashes, through the real engine, handover and operators, against one plain group_by over all rows.
 """
 
 import os
-from datetime import datetime, timedelta
+import random
 
 import polars as pl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.kernel.boundary import TopicPartition
 from headrace.runtime.graph import Graph, SinkNode, SourceNode, StatefulNode, Stream, TransformNode
 from headrace.runtime.job import CheckpointPolicy, RunOptions
 from headrace.runtime.observer import SilentObserver, StopSignal
@@ -25,50 +24,13 @@ from headrace.testing import (
     crash_at,
     memory_store,
 )
-from headrace.testing.stages import TOPIC, ScriptedLog
-from hybrid_source.hybrid import EventTime
+from headrace.testing.stages import TOPIC
 from operators.stateless import Filter
 from operators.window import TumblingWindow
+from tests.worlds import random_log, random_script
 
-EPOCH = datetime(2026, 1, 1)  # noqa: DTZ001 - a naive event time
-BOUND_S = 20
-PAYLOAD = pl.Schema({"ts": pl.Datetime("us"), "k": pl.String(), "v": pl.Int64()})
 POINTS = [point for point in CRASH_POINTS if not point.startswith(("iceberg", "kafka"))]
 EXAMPLES = int(os.environ.get("HEADRACE_EXAMPLES", "300"))
-
-
-@st.composite
-def logs(draw):
-    """Up to three partitions of one or two topics.
-
-    A row lies at most BOUND_S behind the newest earlier row of its partition. Some rows have no event time: they belong
-    to the late port, wherever they are read.
-    """
-    partitions = {}
-    for partition in range(draw(st.integers(1, 3))):
-        newest, rows = draw(st.integers(-100, 100)), []
-        for _ in range(draw(st.integers(0, 25))):
-            at = newest + draw(st.integers(-BOUND_S, 30))
-            time = None if draw(st.integers(0, 9)) == 0 else EPOCH + timedelta(seconds=at)
-            newest = newest if time is None else max(newest, at)
-            rows.append((time, draw(st.sampled_from("abc")), draw(st.integers(-5, 5))))
-        topic = draw(st.sampled_from([TOPIC, "another"]))
-        partitions[TopicPartition(topic, partition)] = pl.DataFrame(rows, schema=PAYLOAD, orient="row")
-    return ScriptedLog(PAYLOAD, partitions, EventTime("ts", BOUND_S * 1_000_000))
-
-
-@st.composite
-def ways(draw, log):
-    """A way to run a log: the cut, splits, polls, epochs, and where to die."""
-    cut = {p: draw(st.integers(0, frame.height)) for p, frame in log.partitions.items()}
-    splits = draw(st.lists(st.lists(st.integers(0, 80), max_size=20), max_size=4))
-    numbers = range(len(log.partitions))
-    every = st.tuples(st.sampled_from(numbers), st.integers(1, 7))
-    # Every partition has its turn, or the pattern would never end.
-    polls = draw(st.lists(every, max_size=6)) + [(number, draw(st.integers(1, 7))) for number in numbers]
-    rows = draw(st.integers(1, 30))
-    crashes = draw(st.lists(st.tuples(st.sampled_from(POINTS), st.integers(1, 4)), max_size=3))
-    return cut, splits, polls, rows, crashes
 
 
 def job(source, windows, plain, late):
@@ -97,10 +59,11 @@ def job(source, windows, plain, late):
     )
 
 
-def outcome(log, way):
-    cut, splits, polls, rows, crashes = way
+def outcome(log, script, dice):
+    rows = dice.randint(1, 30)
+    crashes = [(dice.choice(POINTS), dice.randint(1, 4)) for _ in range(dice.randint(0, 3))]
     windows, plain, late, store = MemoryTable(), MemoryTable(), MemoryTable(), memory_store()
-    program = job(log.source(cut, splits, polls), windows, plain, late)
+    program = job(log.source(script), windows, plain, late)
     policy = CheckpointPolicy(interval_us=10**12, rows=rows, timeout_s=60)
 
     def go():
@@ -140,11 +103,12 @@ def same(left, right, columns):
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
-@given(st.data())
-def test_output_is_the_same_for_every_cut_split_batch_and_crash(data):
-    log = data.draw(logs())
+@given(st.integers(0, 2**63))
+def test_output_is_the_same_for_every_cut_split_batch_switch_and_crash(seed):
+    dice = random.Random(seed)
+    log = random_log(dice, most=25)
     want_windows, want_rows = expected(log)
-    windows, plain, late = outcome(log, data.draw(ways(log)))
+    windows, plain, late = outcome(log, random_script(dice, log), dice)
     same(windows, want_windows, ["window_start", "k", "n", "s", "lo", "hi", "mean"])
     same(plain, want_rows, ["ts", "k", "v"])
     same(late, want_rows.filter(pl.col("ts").is_null()), ["ts", "k", "v"])

@@ -9,7 +9,7 @@ from headrace.jobs.loading import load_job_text
 from headrace.kernel.boundary import TopicPartition
 from headrace.kernel.errors import IdentityError, SpecError
 from headrace.kernel.protocols import ReadRequest
-from headrace.testing.stages import ScriptedHistory, ScriptedLog, ScriptedTail
+from headrace.testing.stages import Script, ScriptedHistory, ScriptedLog, ScriptedTail, World
 from hybrid_source.hybrid import EventTime, HybridSource
 
 PAYLOAD = pl.Schema({"at": pl.Datetime("us")})
@@ -27,8 +27,9 @@ sinks:
 def source(topic: str | None, *, history: bool = False) -> HybridSource:
     at = TopicPartition(topic or "none", 0)
     log = ScriptedLog(PAYLOAD, {at: ROWS}, EventTime("at"))
-    stage = ScriptedHistory(log, {at: 1}, [[0]]) if history else None
-    tail = ScriptedTail(log, [(0, 1)]) if topic else None
+    world = World(log, Script([{at: 1}], [[0]]))
+    stage = ScriptedHistory(world) if history else None
+    tail = ScriptedTail(world) if topic else None
     return HybridSource("s", PAYLOAD, stage, tail, log.event_time)
 
 

@@ -1,0 +1,103 @@
+"""The handover on its own, thousands of times: every record once and nothing late, wherever rows come from.
+
+Random logs with holes over partitions and topics; a table that grows while the job reads; a topic that forgets; kills.
+The source is driven as the runtime does: rows count when a position behind them has been kept.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from typing import TYPE_CHECKING
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.kernel import columns as system
+from headrace.kernel.protocols import ReadRequest
+from hybrid_source.hybrid_position import HybridPosition
+from tests.worlds import random_log, random_script
+
+if TYPE_CHECKING:
+    from headrace.kernel.protocols import Position
+    from headrace.testing.stages import ScriptedLog
+    from hybrid_source.hybrid import HybridReader, HybridSource
+
+KEY = [system.TOPIC, system.PARTITION, system.OFFSET]
+EXAMPLES = int(os.environ.get("HEADRACE_EXAMPLES", "2000"))
+MOST_STEPS = 2000
+
+thousands = settings(max_examples=EXAMPLES, deadline=None)
+
+
+class Driver:
+    """Drives a source as the runtime does, and dies at random."""
+
+    def __init__(self, dice: random.Random, source: HybridSource) -> None:
+        self.dice, self.source = dice, source
+        self.request = ReadRequest(["ts", "v", *KEY, system.ROW_WATERMARK], None, "caught-up")
+        self.reader: HybridReader = source.open(self.request, None)
+        self.kept: Position = self.reader.position
+        self.rows: list[pl.DataFrame] = []
+        self.pending: list[pl.DataFrame] = []
+
+    def run(self) -> pl.DataFrame:
+        """All rows, in the order in which they were kept."""
+        deaths = self.dice.choice([0, 0.05, 0.3])
+        for _ in range(MOST_STEPS):
+            if self.reader.finished:
+                self.keep()
+                return pl.concat(self.rows) if self.rows else pl.DataFrame()
+            self.step()
+            what = self.dice.random()
+            if what < deaths:
+                self.die()
+            elif what < 0.6:
+                self.keep()
+        pytest.fail("the source comes to no end")
+
+    def step(self) -> None:
+        before = HybridPosition.from_json(self.reader.position).watermark
+        batch = self.reader.poll(0)
+        if batch is None:
+            return
+        frame = batch.rows.collect()
+        late = [] if before is None else frame.filter(pl.col("ts").dt.epoch("us") < before).rows()
+        assert not late, f"rows behind the watermark {before}: {late}"
+        assert batch.watermark is None or before is None or batch.watermark >= before
+        assert not batch.maybe_late
+        assert batch.position == self.reader.position
+        self.pending.append(frame)
+
+    def keep(self) -> None:
+        self.rows += self.pending
+        self.pending, self.kept = [], json.loads(json.dumps(self.reader.position))
+
+    def die(self) -> None:
+        self.reader.close()
+        self.pending = []
+        self.reader = self.source.open(self.request, self.kept)
+
+
+def check(found: pl.DataFrame, log: ScriptedLog) -> None:
+    expected = log.rows().select("ts", "v", *KEY).sort(KEY)
+    if found.height or expected.height:
+        assert found.select("ts", "v", *KEY).sort(KEY).rows() == expected.rows()
+
+
+@thousands
+@given(st.integers(0, 2**63))
+def test_every_record_is_handed_out_once_and_none_is_late(seed: int) -> None:
+    dice = random.Random(seed)
+    log = random_log(dice)
+    source = log.source(random_script(dice, log))
+    driver = Driver(dice, source)
+    check(driver.run(), log)
+    final = HybridPosition.from_json(driver.reader.position)
+    assert final.phase == "tail"
+    covered = driver.reader.coverage(driver.reader.position)
+    assert covered is not None
+    assert covered.nexts == {at: log.end(at) for at in log.partitions}

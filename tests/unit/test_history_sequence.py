@@ -1,0 +1,190 @@
+"""Several history stages in a row: order, watermark, cursors, trimming of what later stages hold, missing columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import polars as pl
+import pytest
+
+from headrace.jobs.compile import CompiledJob, compile_job
+from headrace.jobs.config import load_config
+from headrace.jobs.loading import load_job_text
+from headrace.jobs.planning import plan_job
+from headrace.jobs.run import run_job
+from headrace.kernel import columns as system
+from headrace.kernel.boundary import Boundary, PartitionRange, TopicBoundary
+from headrace.kernel.errors import SpecError
+from headrace.kernel.protocols import ReadRequest
+from headrace.runtime.job import RunOptions
+from headrace.runtime.observer import SilentObserver, StopSignal
+from hybrid_source.boundary import BoundaryContext
+from hybrid_source.history_sequence import HistorySequence
+from hybrid_source.history_stage import LakeHistory
+from hybrid_source.parquet_history import ParquetHistory, open_parquet
+from hybrid_source.splits import SplitTarget
+from hybrid_source.stages import END_OF_HISTORY, Resolution
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from headrace.kernel.protocols import Json
+
+NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
+NEW_YEAR_US = int(NEW_YEAR.timestamp()) * 1_000_000
+ALL = ReadRequest(["id", "at"])
+
+
+def rows(first: int, next_: int, partition: int = 0) -> pl.DataFrame:
+    """Rows of one partition, one a second; the offset is the id."""
+    ids = range(first, next_)
+    data = {"id": ids, "at": [NEW_YEAR + timedelta(seconds=n) for n in ids]}
+    offsets = {system.PARTITION: pl.lit(partition, pl.Int32), system.OFFSET: pl.col("id")}
+    return pl.DataFrame(data, schema={"id": pl.Int64(), "at": pl.Datetime("us", "UTC")}).with_columns(**offsets)
+
+
+def stage(folder: Path, *files: pl.DataFrame) -> LakeHistory:
+    folder.mkdir()
+    for number, frame in enumerate(files):
+        frame.write_parquet(folder / f"{number}.parquet")
+
+    def opened(pin: Json) -> ParquetHistory:
+        return open_parquet(str(folder), pin=pin)
+
+    return LakeHistory(opened, event_time="at", target=SplitTarget(rows=1))
+
+
+@dataclass(frozen=True, slots=True)
+class Stated:
+    """A boundary rule of the tests."""
+
+    nexts: dict[int, int]
+    name: str = "stated"
+    looks_for: str = "nothing"
+
+    def resolve(self, context: BoundaryContext) -> Resolution:
+        ranges = {partition: PartitionRange(0, offset) for partition, offset in self.nexts.items()}
+        return Resolution(Boundary({context.topic: TopicBoundary(ranges)}), "stated", "", trim=False)
+
+
+def read(sequence: HistorySequence, nexts: dict[int, int]) -> pl.DataFrame:
+    """All rows below a boundary, by partition and offset."""
+    *earlier, last = sequence.stages
+    assert isinstance(last, LakeHistory)
+    sequence = HistorySequence([*earlier, replace(last, rules=[Stated(nexts)])])
+    pin = sequence.pin()
+    found = sequence.resolve(pin, ["t"])
+    assert Resolution.from_json(found.to_json()) == replace(found, tried=())
+    request = ReadRequest(["id", system.PARTITION, system.OFFSET])
+    frames = [batch.rows.collect() for batch in sequence.open(request, pin, found).read(None)]
+    return pl.concat(frames, how="diagonal").sort(system.PARTITION, system.OFFSET, "id")
+
+
+def test_stages_are_read_in_their_order_and_from_any_cursor(tmp_path: Path) -> None:
+    sequence = HistorySequence(
+        [
+            stage(tmp_path / "a", rows(5, 7), rows(3, 5)),
+            stage(tmp_path / "empty", rows(0, 0)),
+            stage(tmp_path / "b", rows(0, 2), rows(7, 9)),
+        ]
+    )
+    opened = sequence.open(ALL, sequence.pin(), None)
+    batches = list(opened.read(None))
+    found = [batch.rows.collect()["id"].to_list() for batch in batches]
+    assert [ids for ids in found if ids] == [[3, 4], [5, 6], [0, 1], [7, 8]]
+    for number, batch in enumerate(batches):
+        rest = [part.rows.collect()["id"].to_list() for part in opened.read(batch.cursor)]
+        assert rest == found[number + 1 :]
+        assert opened.watermark(batch.cursor) == batch.watermark
+    assert opened.fraction(None) == 0
+    assert opened.fraction(batches[0].cursor) == 2 / 8
+    assert opened.fraction(batches[-1].cursor) == 1
+
+
+def test_the_watermark_knows_of_the_stages_that_are_not_read_yet(tmp_path: Path) -> None:
+    sequence = HistorySequence([stage(tmp_path / "a", rows(5, 7), rows(8, 9)), stage(tmp_path / "b", rows(2, 4))])
+    opened = sequence.open(ALL, sequence.pin(), None)
+    second_us = 1_000_000
+    assert opened.watermark(None) == NEW_YEAR_US + 2 * second_us - 1
+    assert [batch.watermark for batch in opened.read(None)] == [
+        NEW_YEAR_US + 2 * second_us - 1,
+        NEW_YEAR_US + 2 * second_us - 1,
+        END_OF_HISTORY,
+    ]
+
+
+def test_an_earlier_stage_ends_where_a_later_one_begins(tmp_path: Path) -> None:
+    old = pl.concat([rows(0, 8), rows(0, 4, partition=1), rows(0, 3, partition=2), rows(0, 2, partition=3)])
+    middle = pl.concat([rows(6, 12), rows(0, 9, partition=2)])
+    new = pl.concat([rows(10, 14), rows(2, 6, partition=1)])
+    sequence = HistorySequence(
+        [stage(tmp_path / "old", old), stage(tmp_path / "middle", middle), stage(tmp_path / "new", new)]
+    )
+    found = read(sequence, {0: 14, 1: 6, 2: 5}).group_by(system.PARTITION).agg(system.OFFSET).sort(system.PARTITION)
+    # Nobody but the oldest stage knows partition 3: the tail begins it at offset 0. The last stage is not cut.
+    assert found.rows() == [(0, list(range(14))), (1, list(range(6))), (2, list(range(5)))]
+
+
+def test_what_the_last_stage_cannot_say_is_left_to_the_boundary(tmp_path: Path) -> None:
+    plain = rows(5, 9).drop(system.PARTITION, system.OFFSET)
+    sequence = HistorySequence([stage(tmp_path / "old", rows(0, 5)), stage(tmp_path / "new", plain)])
+    assert read(sequence, {0: 3})["id"].sort().to_list() == [0, 1, 2, 5, 6, 7, 8]
+
+
+def test_columns_that_came_later_are_null_in_earlier_stages(tmp_path: Path) -> None:
+    old, new = rows(0, 2).drop(system.PARTITION, system.OFFSET), rows(2, 4).with_columns(v=pl.lit(1.5))
+    payload = pl.Schema({"id": pl.Int64(), "at": pl.Datetime("us", "UTC"), "v": pl.Float64()})
+    first, last = (stage(tmp_path / name, frame) for name, frame in (("old", old), ("new", new)))
+    wide = LakeHistory(first.open_history, event_time="at", payload=payload)
+    sequence = HistorySequence([wide, last])
+    request = ReadRequest(["id", "v"], pl.col("v").is_null() | (pl.col("v") > 0))
+    found = pl.concat([batch.rows.collect() for batch in sequence.open(request, sequence.pin(), None).read(None)])
+    assert found.rows() == [(0, None), (1, None), (2, 1.5), (3, 1.5)]
+
+
+def job(tmp_path: Path, history: str) -> CompiledJob:
+    text = f"""
+name: staged
+sources:
+  s:
+    history: {history}
+    event_time: {{column: at}}
+steps:
+  - window: {{tumbling: 1m, aggregate: {{n: count(*), last: max(id)}}}}
+sinks:
+  - iceberg: {{table: local.ns.out, create: true}}
+"""
+    return compile_job(load_job_text(text, "job.yaml"), load_config(state_path=tmp_path / "state", cwd=tmp_path))
+
+
+def test_a_job_over_two_stages(tmp_path: Path) -> None:
+    rows(0, 100).write_parquet(tmp_path / "old.parquet")
+    rows(90, 200).write_parquet(tmp_path / "new.parquet")
+    compiled = job(
+        tmp_path, f'[{{parquet: "{tmp_path}/old.parquet", where: id < 90}}, {{parquet: "{tmp_path}/new.parquet"}}]'
+    )
+    plan = plan_job(compiled).sources[0]
+    assert [stage.location for stage in (*plan.earlier, plan.history) if stage] == [
+        f"{tmp_path}/old.parquet",
+        f"{tmp_path}/new.parquet",
+    ]
+    assert (
+        run_job(compiled.spec, compiled.config, RunOptions("caught-up"), SilentObserver(), StopSignal()).status
+        == "finished"
+    )
+    found = pl.DataFrame(compiled.catalogs.load("local.ns.out").scan().to_arrow()).sort("last")
+    assert found.select("n", "last").rows() == [(60, 59), (60, 119), (60, 179), (20, 199)]
+
+
+def test_a_stage_with_other_types_is_refused_where_it_stands(tmp_path: Path) -> None:
+    rows(0, 2).with_columns(pl.col("id").cast(pl.Int32)).write_parquet(tmp_path / "old.parquet")
+    rows(2, 4).write_parquet(tmp_path / "new.parquet")
+    with pytest.raises(SpecError, match=r"sources\.s\.history\[0\]: column 'id' is int32 in this stage and int64"):
+        job(tmp_path, f'[{{parquet: "{tmp_path}/old.parquet"}}, {{parquet: "{tmp_path}/new.parquet"}}]')
+
+
+def test_an_empty_list_of_stages_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"sources\.s\.history: must not be empty"):
+        job(tmp_path, "[]")

@@ -1,0 +1,67 @@
+"""Random worlds for the handover: logs with holes, tables that grow, topics that forget."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from headrace.kernel.boundary import TopicPartition
+from headrace.testing.stages import Script, ScriptedLog
+from hybrid_source.hybrid import EventTime, HandoverPolicy
+
+if TYPE_CHECKING:
+    import random
+
+EPOCH = datetime(2026, 1, 1)  # noqa: DTZ001 - a naive event time
+BOUND_S = 20
+PAYLOAD = pl.Schema({"ts": pl.Datetime("us"), "k": pl.String(), "v": pl.Int64()})
+
+
+def random_log(dice: random.Random, most: int = 12) -> ScriptedLog:
+    """Up to four partitions of one or two topics, with holes; a row lies at most BOUND_S behind an earlier one."""
+    partitions, offsets, ends = {}, {}, {}
+    topics = ["one", "two"][: dice.randint(1, 2)]
+    for number in range(dice.randint(1, 4)):
+        at = TopicPartition(dice.choice(topics), number)
+        newest, next_, rows, mine = dice.randint(-100, 100), dice.randint(0, 2), [], []
+        for _ in range(dice.randint(0, most)):
+            if dice.random() < 0.25:
+                next_ += dice.randint(1, 4)
+            seconds = newest + dice.randint(-BOUND_S, 30)
+            newest = max(newest, seconds)
+            time = None if dice.random() < 0.1 else EPOCH + timedelta(seconds=seconds)
+            rows.append((time, dice.choice("abc"), dice.randint(-5, 5)))
+            mine.append(next_)
+            next_ += 1
+        partitions[at] = pl.DataFrame(rows, schema=PAYLOAD, orient="row")
+        offsets[at], ends[at] = mine, next_ + dice.randint(0, 2)
+    return ScriptedLog(PAYLOAD, partitions, EventTime("ts", BOUND_S * 1_000_000), offsets, ends)
+
+
+def random_script(dice: random.Random, log: ScriptedLog) -> Script:
+    """Versions that grow, commits and truncations at random moments; what the topic forgets, the table has by then."""
+    cut = {at: dice.randint(0, log.end(at)) for at in log.partitions if dice.random() < 0.9}
+    versions, commits, truncations, step = [cut], [], [], 0
+    offsets = dice.random() < 0.8
+    for _ in range(dice.randint(0, 3)):
+        cut = {at: dice.randint(cut.get(at, 0), log.end(at)) for at in log.partitions if at in cut or offsets}
+        versions.append(cut)
+        step += dice.randint(0, 8)
+        commits.append(step)
+        if offsets and dice.random() < 0.5:
+            truncations.append((step + dice.randint(0, 3), {at: dice.randint(0, end) for at, end in cut.items()}))
+    policy = HandoverPolicy(
+        per_partition=dice.random() < 0.8,
+        chase=dice.random() < 0.7,
+        lag=dice.choice([None, 0, 3]),
+        on_truncation=True,
+        as_live=offsets and dice.random() < 0.2,
+        worthwhile=dice.choice([1, 4, 10**6]),
+        lag_every_s=0,
+    )
+    splits = [[dice.randint(0, 60) for _ in range(dice.randint(0, 10))] for _ in range(dice.randint(0, 4))]
+    polls = [(dice.randint(0, 3), dice.randint(1, 5)) for _ in range(dice.randint(0, 5))]
+    every = [(number, dice.randint(1, 5)) for number in range(len(log.partitions))]
+    return Script(versions, splits, polls + every, commits, truncations, offsets, policy, dice.choice([1, 5, 1000]))
