@@ -164,11 +164,12 @@ class Job:
         how: str | None = None,
         prefix: str | None = None,
         many: bool | None = None,
+        as_of: str | Section | None = None,
         id: str | None = None,
         from_: str | None = None,
     ) -> Job:
         """Join with a static table."""
-        wanted = _given(table=table, on=on, columns=columns, how=how, prefix=prefix, many=many)
+        wanted = _given(table=table, on=on, columns=columns, how=how, prefix=prefix, many=many, as_of=as_of)
         return self._step({"lookup": wanted}, id, from_)
 
     def aggregate(

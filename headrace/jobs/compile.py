@@ -146,8 +146,9 @@ class CompiledJob:
         return alone and all(_keeps_rows(node) for node in self._steps_above(sink.input))
 
     def _event_time(self, node: StepNode) -> str | None:
-        """The event-time column of the rows that a step reads."""
-        return next(iter(self.nodes.event_times(node.input)))
+        """The event-time column of the rows that a step reads, where they have one."""
+        times = self.nodes.event_times(node.input)
+        return next(iter(times)) if len(times) == 1 else None
 
     def _is_bounded(self, source: str) -> bool:
         return self.spec.sources[source].tail is None

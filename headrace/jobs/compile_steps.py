@@ -18,6 +18,7 @@ from headrace.jobs.spec_steps import (
     ExplodeStep,
     FilterStep,
     HoppingSpec,
+    LookupSpec,
     LookupStep,
     SelectStep,
     SessionSpec,
@@ -31,6 +32,7 @@ from headrace.jobs.spec_steps import (
 from headrace.kernel.errors import InternalError
 from headrace.kernel.protocols import LookupTable, StatefulOperator, Transform
 from hybrid_source.lookup import IcebergLookup, ParquetLookup
+from operators.asof import AsofJoin
 from operators.dedup import Dedup
 from operators.keyed_aggregate import KeyedAggregate
 from operators.lookup import LookupJoin
@@ -54,7 +56,7 @@ def build_step(
     if isinstance(step, AggregateStep):
         return KeyedAggregate(node.id, step.aggregate.aggregate, step.aggregate.by)
     if not isinstance(step, TimedStep):
-        return _transform(node.id, step, tables)
+        return _transform(node.id, step, event_time, tables)
     if event_time is None:
         raise InternalError(f"step {node.id!r} without event time passed the spec's checks")
     if isinstance(step, DedupStep):
@@ -63,7 +65,9 @@ def build_step(
     return _window(node.id, step, event_time)
 
 
-def _transform(node_id: str, step: StatelessStep, tables: Mapping[str, pl.DataFrame]) -> Transform:
+def _transform(
+    node_id: str, step: StatelessStep, event_time: str | None, tables: Mapping[str, pl.DataFrame]
+) -> Transform:
     built: Transform
     match step:
         case FilterStep():
@@ -77,20 +81,40 @@ def _transform(node_id: str, step: StatelessStep, tables: Mapping[str, pl.DataFr
         case UnnestStep():
             built = Unnest(node_id, step.unnest.columns, step.unnest.prefix)
         case LookupStep():
-            spec = step.lookup
-            built = LookupJoin(
-                node_id,
-                tables[spec.table],
-                spec.on,
-                columns=spec.columns,
-                how=spec.how,
-                prefix=spec.prefix,
-                many=spec.many,
-                name=spec.table,
-            )
+            built = _lookup(node_id, step.lookup, event_time, tables[step.lookup.table])
         case UnionStep():
             raise InternalError(f"union {node_id!r} is built by the compiler, which knows its schema")
     return built
+
+
+def _lookup(node_id: str, spec: LookupSpec, event_time: str | None, table: pl.DataFrame) -> Transform:
+    if spec.as_of is None:
+        return LookupJoin(
+            node_id,
+            table,
+            spec.on,
+            columns=spec.columns,
+            how=spec.how,
+            prefix=spec.prefix,
+            many=spec.many,
+            name=spec.table,
+        )
+    time = spec.as_of.time or event_time
+    if time is None or spec.how in {"semi", "anti"}:
+        raise InternalError(f"lookup {node_id!r} passed the spec's checks, but not those of an as-of join")
+    return AsofJoin(
+        node_id,
+        table,
+        {name: name for name in spec.on},
+        time,
+        spec.as_of.column,
+        columns=spec.columns,
+        how="left" if spec.how == "left" else "inner",
+        direction=spec.as_of.direction,
+        within_us=spec.as_of.within,
+        prefix=spec.prefix,
+        name=spec.table,
+    )
 
 
 def _window(node_id: str, step: WindowStep, event_time: str) -> StatefulOperator:

@@ -10,7 +10,16 @@ import polars as pl
 from headrace.jobs.column_types import parse_schema
 from headrace.jobs.names import suggest
 from headrace.jobs.spec import AnySink, ChangelogSpec, IcebergSink, JobSpec, SourceSpec, TailSpec
-from headrace.jobs.spec_steps import AggregateStep, AnyStep, LookupStep, TimedStep, UnionStep, WindowStep, step_kind
+from headrace.jobs.spec_steps import (
+    AggregateStep,
+    AnyStep,
+    LookupSpec,
+    LookupStep,
+    TimedStep,
+    UnionStep,
+    WindowStep,
+    step_kind,
+)
 from headrace.jobs.table_tail import check_table_tail
 from headrace.kernel.errors import SpecError
 from headrace.kernel.protocols import ERRORS, LATE, MAIN
@@ -405,6 +414,8 @@ def _check_step(spec: JobSpec, graph: JobGraph, node: StepNode) -> None:
         table = node.step.lookup.table
         hint = suggest(table, spec.tables) or "declare it under tables"
         raise spec.problem(*node.path, "lookup", "table", message=f"there is no table named {table!r}", hint=hint)
+    if isinstance(node.step, LookupStep) and node.step.lookup.as_of is not None:
+        _check_as_of(spec, graph, node, node.step.lookup)
     if isinstance(node.step, TimedStep):
         if graph.is_changelog(node.input):
             raise spec.problem(
@@ -423,6 +434,16 @@ def _check_step(spec: JobSpec, graph: JobGraph, node: StepNode) -> None:
             hint="unite streams of rows first and aggregate them together",
             code="CHANGELOG_UNSUPPORTED",
         )
+
+
+def _check_as_of(spec: JobSpec, graph: JobGraph, node: StepNode, lookup: LookupSpec) -> None:
+    path = (*node.path, "lookup")
+    if lookup.how in {"semi", "anti"}:
+        raise spec.problem(*path, "how", message=f"as_of joins are left or inner, not {lookup.how}")
+    if lookup.many:
+        raise spec.problem(*path, "many", message="an as_of join takes one version of a row", hint="remove many")
+    if lookup.as_of and lookup.as_of.time is None:
+        _check_event_time(spec, graph, node)
 
 
 def _check_event_time(spec: JobSpec, graph: JobGraph, node: StepNode) -> None:

@@ -135,6 +135,21 @@ class DedupStep(Node):
     dedup: DedupSpec
 
 
+class AsOfSpec(SpecModel):
+    """Which version of a row holds: the table's rows have a time."""
+
+    column: str = Field(description="The table's time column: since when a row holds.")
+    time: str | None = Field(default=None, description="The stream's time column; the event time if not given.")
+    direction: Literal["backward", "forward", "nearest"] = Field(
+        default="backward", description="The latest version at or before the time, the next one, or the closer one."
+    )
+    within: PositiveDuration | None = Field(default=None, description="How far away in time a version may be.")
+
+
+def _column(value: Any) -> Any:
+    return {"column": value} if isinstance(value, str) else value
+
+
 class LookupSpec(SpecModel):
     """A join with a static table."""
 
@@ -144,6 +159,9 @@ class LookupSpec(SpecModel):
     how: Literal["left", "inner", "semi", "anti"] = "left"
     prefix: str = Field(default="", description="Put before the names of added columns.")
     many: bool = Field(default=False, description="Allow several rows of the table for one key.")
+    as_of: Annotated[AsOfSpec, BeforeValidator(_column)] | None = Field(
+        default=None, description="Take the version of the row that holds at the time of the stream's row."
+    )
 
 
 class LookupStep(Node):

@@ -29,6 +29,10 @@ ROWS = pl.DataFrame(
     },
     schema_overrides={"at": pl.Datetime("us", "UTC")},
 )
+RATES = pl.DataFrame(
+    {"k": ["b", "a", "a"], "since": [EPOCH + timedelta(hours=h) for h in (1, 30, 2)], "rate": [1, 2, 3]},
+    schema_overrides={"since": pl.Datetime("us", "UTC")},
+)
 COUNT = {"n": "count(*)", "s": "sum(v)"}
 
 
@@ -36,6 +40,7 @@ def job_of(folder: Path) -> headrace.Job:
     return (
         headrace.Job("steps")
         .source("rows", history={"parquet": f"{folder}/in.parquet", "split_rows": 90}, event_time={"column": "at"})
+        .table("rates", parquet=f"{folder}/rates.parquet")
         .unnest("place", id="flat")
         .window(hopping="1h", every="20m", by="k", aggregate=COUNT, id="hop")
         .window(cumulating="1d", every="6h", aggregate=COUNT, id="grow", from_="flat")
@@ -43,6 +48,8 @@ def job_of(folder: Path) -> headrace.Job:
         .window("1d", time_zone="Europe/Paris", aggregate=COUNT | {"f": "first(city)"}, id="days", from_="flat")
         .select(["at", "k", "v", "city"], id="slim", from_="flat")
         .dedup(["k", "city"], id="once")
+        .lookup("rates", on="k", as_of="since", id="rated", from_="slim")
+        .sink_iceberg("local.ns.rated", create=True, from_="rated")
         .explode("tags", id="tag", from_="flat")
         .window("30d", by="tags", aggregate={"n": "count(*)"}, id="tags", from_="tag")
         .filter("k = 'a'", id="as", from_="flat")
@@ -63,6 +70,7 @@ def job_of(folder: Path) -> headrace.Job:
 def done(tmp_path_factory: pytest.TempPathFactory) -> CompiledJob:
     folder = tmp_path_factory.mktemp("steps")
     ROWS.write_parquet(folder / "in.parquet", row_group_size=50)
+    RATES.write_parquet(folder / "rates.parquet")
     job = compile_job(job_of(folder).spec(), load_config(state_path=folder / "state", cwd=folder))
     run_job(job.spec, job.config, RunOptions("caught-up"), SilentObserver(), StopSignal())
     return job
@@ -127,6 +135,13 @@ def test_dedup_keeps_the_first_row_of_each_key(done: CompiledJob) -> None:
         .select("at", "k", "city")
     )
     same(table(done, "once"), expected)
+
+
+def test_as_of_lookup_takes_the_version_that_held(done: CompiledJob) -> None:
+    expected = ROWS.sort("at").join_asof(
+        RATES.sort("since"), left_on="at", right_on="since", by="k", check_sortedness=False
+    )
+    same(table(done, "rated"), expected.select("at", "k", "v", "rate"))
 
 
 def test_exploded_lists_are_counted(done: CompiledJob) -> None:
