@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import chain
+from typing import Any, Final
 
 import polars as pl
 from pyarrow.fs import FileType
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.io.pyarrow import PyArrowFileIO
-from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry
+from pyiceberg.manifest import ManifestContent, ManifestEntry
 from pyiceberg.table import Table
+from pyiceberg.table.delete_file_index import DeleteFileIndex
 from pyiceberg.table.snapshots import Snapshot
 
 from catalog.errors import mapping
@@ -29,6 +31,7 @@ from hybrid_source.iceberg_increments import (
     plan_increment,
 )
 from hybrid_source.iceberg_plan import (
+    Compactor,
     PlanReport,
     data_entries,
     event_time_bounds,
@@ -38,6 +41,7 @@ from hybrid_source.iceberg_plan import (
 )
 from hybrid_source.iceberg_scan import IcebergScanner
 from hybrid_source.predicates import plan_filter
+from hybrid_source.read_errors import reading
 from hybrid_source.splits import HistoryFile, Split, SplitPlan
 
 
@@ -173,6 +177,9 @@ def _chosen(table: Table, name: str, snapshot_id: int | None) -> Snapshot | None
     return found
 
 
+_FILES_AT_ONCE: Final = 64
+
+
 @dataclass(frozen=True, slots=True)
 class EventTimes:
     """Smallest and largest event time (microseconds, inclusive); None where no row has one."""
@@ -289,26 +296,30 @@ class IcebergHistory:
         """
         if column not in self._times:
             field = self._table.schema().find_field(column)
-            bounds = [
-                found
-                for entries in self._entries()
-                for entry in entries
-                if not lacks_event_time(entry.data_file, field)
-                and (found := event_time_bounds(entry.data_file, field) or self._read_bounds(entry.data_file, column))
-            ]
+            compact = Compactor(self._table, self._name, DeleteFileIndex(), None)
+            bounds: list[tuple[int, int]] = []
+            unknown: list[HistoryFile] = []
+            for entry in chain.from_iterable(self._entries()):
+                if (found := event_time_bounds(entry.data_file, field)) is not None:
+                    bounds.append(found)
+                elif not lacks_event_time(entry.data_file, field):
+                    unknown.append(compact(entry))
+            bounds += self._read_bounds(unknown, column)
             self._times[column] = EventTimes(
                 min((low for low, _ in bounds), default=None), max((high for _, high in bounds), default=None)
             )
         return self._times[column]
 
-    def _read_bounds(self, file: DataFile, column: str) -> tuple[int, int] | None:
-        whole = Split(
-            (HistoryFile(file.file_path, file.record_count, file.file_size_in_bytes),), None, 0, 0, None, None
-        )
-        self._check(whole)
+    def _read_bounds(self, files: Sequence[HistoryFile], column: str) -> Iterator[tuple[int, int]]:
         at = pl.col(column).cast(pl.Datetime("us")).to_physical()
-        low, high = self._scanner.scan(whole).select(at.min().alias("low"), at.max().alias("high")).collect().row(0)
-        return None if low is None else (low, high)
+        for begin in range(0, len(files), _FILES_AT_ONCE):
+            some = Split(tuple(files[begin : begin + _FILES_AT_ONCE]), None, 0, 0, None, None)
+            self._check(some)
+            with reading(f"table {self._name}", [file.path for file in some.files]):
+                rows = self._scanner.scan(some).select(at.min().alias("low"), at.max().alias("high"))
+                low, high = rows.collect(engine="streaming").row(0)
+            if low is not None:
+                yield low, high
 
     def _entries(self) -> Iterator[list[ManifestEntry]]:
         if self._increment is None:

@@ -106,9 +106,12 @@ class TableSource:
         return TablePosition("history", history.pin, after=after, event_time=self.time_column)
 
     def pins(self, position: Position) -> list[Json]:
-        """The versions that a restart at ``position`` would open again."""
+        """The version that a restart at ``position`` would open again, while that is the history.
+
+        Later snapshots are read soon after they were made; holding each of them would write to the table for each.
+        """
         at = TablePosition.from_json(position)
-        return [] if at.is_read else [at.pin]
+        return [] if at.phase == "tail" or at.is_read else [at.pin]
 
     def open_version(self, pin: Json, table: Table | None = None) -> IcebergHistory:
         """A version that the source has pinned.

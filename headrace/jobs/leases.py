@@ -20,6 +20,8 @@ from hybrid_source.hybrid import HybridSource
 PATIENCE_S: Final = 20.0
 """How long one lease is tried: a job must not wait long for what it can do without."""
 
+TRY_AGAIN_S: Final = 3600.0
+
 
 @dataclass(frozen=True, slots=True)
 class _Held:
@@ -50,7 +52,7 @@ class JobLeases:
         self._clock = clock or SystemClock()
         self._policy = RetryPolicy(timeout=PATIENCE_S)
         self._held: dict[str, _Held] = {}
-        self._refused: set[TableName] = set()
+        self._refused: dict[TableName, float] = {}
         self._looked = False
 
     def keep(
@@ -102,14 +104,14 @@ class JobLeases:
             if held is not None and not held.lease.is_due(now):
                 self._held[name] = replace(held, unneeded=0)
                 continue
-            if table in self._refused:
+            if self._clock.monotonic() < self._refused.get(table, 0.0):
                 continue
             try:
                 take(self._catalogs, table, lease, self._policy)
             except HeadraceError as error:
                 if opening and isinstance(error, SnapshotGoneError):
                     raise
-                self._refused.add(table)
+                self._refused[table] = self._clock.monotonic() + TRY_AGAIN_S
                 yield error
             else:
                 self._held[name] = _Held(table, lease)

@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from catalog.catalogs import Catalogs, TableName
-from catalog.leases import DAY_US, Lease, find_leases, take
+from catalog.leases import DAY_US, TTL_US, Lease, find_leases, take
 from catalog.tables import load_or_create
 from headrace.cli.app import run as cli
 from headrace.jobs import leases
@@ -22,7 +22,7 @@ from headrace.jobs.parse import parse_job
 from headrace.jobs.planning import plan_job
 from headrace.jobs.run import run_job
 from headrace.kernel import crash
-from headrace.kernel.errors import AccessDeniedError, ExitCode
+from headrace.kernel.errors import AccessDeniedError, ExitCode, UnavailableError
 from headrace.runtime.job import RunOptions, RunResult
 from headrace.runtime.observer import Event, SilentObserver, StopSignal
 from headrace.testing import ManualClock, SimulatedCrashError, crash_at
@@ -190,6 +190,37 @@ def test_a_catalog_that_takes_no_tags_is_a_warning(bench: Bench, monkeypatch: py
     assert len(warned) == 2  # once for each table
     assert "not safe from expiry" in warned[0].message
     assert warned[0].context["code"] == "ACCESS_DENIED"
+
+
+def test_leases_are_renewed_daily_and_tried_again_hourly(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = compile_job(parse_job(bench.spec()), bench.config)
+    clock, taken, refusing = ManualClock(bench.table(EVENTS).current_snapshot().timestamp_ms * 1000), [], [True]
+
+    def taking(*given: Any) -> None:
+        taken.append(given[2].holder)
+        if refusing[0]:
+            raise UnavailableError("no answer")
+        take(*given)
+
+    monkeypatch.setattr(leases, "take", taking)
+    kept, positions = leases.JobLeases(job, clock), {"events": job.sources["events"].plan().to_json()}
+
+    def keep() -> int:
+        taken.clear()
+        return len(kept.keep(positions, {}, decided=False))
+
+    assert (keep(), taken) == (1, ["events"])
+    assert (keep(), taken) == (0, [])
+    clock.advance(DAY_US // 24)
+    refusing[0] = False
+    assert (keep(), taken) == (0, ["events"])
+    clock.advance(DAY_US - 1_000_000)
+    assert (keep(), taken) == (0, [])
+    clock.advance(1_000_000)
+    assert (keep(), taken) == (0, ["events"])
+    (lease,) = bench.leases()
+    assert lease.until_us == clock.now_us() // 1000 * 1000 + TTL_US
+    job.catalogs.close()
 
 
 def test_stale_leases_are_listed_and_removed(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:

@@ -104,6 +104,18 @@ def test_history_then_each_snapshot_then_the_end(make: Callable[..., Table]) -> 
     assert ids(source.open(BOUNDED, bounded.position)) == [6]
 
 
+def test_a_run_until_a_time_ends_before_the_first_later_commit(make: Callable[..., Table]) -> None:
+    table = make()
+    for number in range(3):
+        append(table.refresh(), events(number, first=number))
+    first, second, third = table.refresh().snapshots()
+    for limit, expected in ((third, [0, 1]), (second, [0])):
+        until = dt.datetime.fromtimestamp(limit.timestamp_ms / 1000, dt.UTC)
+        reader = follow(table, snapshot_id=first.snapshot_id).open(replace(BOUNDED, until=until), None)
+        assert ids(reader) == expected
+        assert reader.finished
+
+
 def test_without_a_history_only_later_appends_are_read(make: Callable[..., Table]) -> None:
     table = make()
     append(table, events(1))
