@@ -28,6 +28,7 @@ MEDIA_TYPE: Final = "application/problem+json"
 _BY_CODE: Final = {
     "JOB_NOT_FOUND": HTTPStatus.NOT_FOUND,
     "JOB_DELETED": HTTPStatus.GONE,
+    "JOB_ACTIVE": HTTPStatus.CONFLICT,
     "JOB_OVER": HTTPStatus.CONFLICT,
     "UID_IN_USE": HTTPStatus.CONFLICT,
     "BACKFILL_OVERLAPS": HTTPStatus.CONFLICT,

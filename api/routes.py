@@ -88,6 +88,12 @@ def stop_job(
     return job_view(job)
 
 
+@router.post("/v1/jobs/{job_id}/resume", status_code=201, tags=["jobs"], responses=_problems(404, 409, 410))
+def resume_job(job_id: str, service: Service, response: Response, key: Key = None) -> JobView:
+    """Go on with a job or backfill that was stopped, failed or was fenced: a new job, from the same checkpoint."""
+    return _created(service.resume(job_id, key=key), response)
+
+
 @router.delete("/v1/jobs/{job_id}", status_code=204, tags=["jobs"], responses=_problems(404, 410))
 def delete_job(job_id: str, service: Service) -> Response:
     """Remove a job: at once (204) when it is over, else as soon as it has stopped (202). Its tables stay."""

@@ -29,6 +29,7 @@ class Draft:
         target: The table that a backfill writes to.
         range_from_us: Event time (microseconds, inclusive) from which a backfill reads; None: from the beginning.
         range_to_us: Event time (microseconds, exclusive) up to which it reads; None: to the end.
+        reason: Why it is there, for people.
     """
 
     kind: JobKind
@@ -42,6 +43,7 @@ class Draft:
     target: str | None = None
     range_from_us: int | None = None
     range_to_us: int | None = None
+    reason: str = "created"
 
 
 @dataclass(frozen=True, slots=True)

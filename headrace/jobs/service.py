@@ -150,6 +150,20 @@ class JobService:
         self._changed()
         return job
 
+    def resume(self, job_id: str, *, key: str | None = None) -> Created:
+        """Go on with a job or backfill that was stopped, failed or was fenced, from its checkpoint, as a new job.
+
+        Raises:
+            NotFoundError: ``JOB_NOT_FOUND`` or ``JOB_DELETED``.
+            UserError: ``JOB_ACTIVE``, ``JOB_OVER`` (it has finished), ``UID_IN_USE``, ``BACKFILL_OVERLAPS`` or
+                ``IDEMPOTENCY_KEY_REUSED``.
+        """
+        request = _request_key(key, f"jobs/{job_id}/resume", {})
+        found = self._store.replay(request) if request else None
+        if found is not None:
+            return Created(found, replayed=True)
+        return self._create(self._store.resumable(job_id), request)
+
     def delete(self, job_id: str) -> Job:
         """Stop a job and remove it. See :meth:`JobStore.request_delete`."""
         job = self._store.request_delete(job_id)

@@ -15,12 +15,20 @@ import sqlalchemy as sa
 from headrace.jobs.database import CREATION, Database, idempotency, jobs, leases, transitions
 from headrace.jobs.processes import ProcessId
 from headrace.jobs.records import Created, Draft, Job, Orders, Page, RequestKey, Transition, job_from
-from headrace.jobs.states import ACTIVE, TERMINAL, TRANSITIONS, Desired, JobKind, JobState, StopMode
+from headrace.jobs.states import TERMINAL, TRANSITIONS, Desired, JobKind, JobState, StopMode
+from headrace.jobs.store_guards import (
+    ACTIVE_VALUES,
+    get_job,
+    get_row,
+    refuse_overlap,
+    refuse_same_uid,
+    refuse_unresumable,
+    replayed,
+)
 from headrace.kernel.clock import Clock, SystemClock
-from headrace.kernel.errors import InternalError, NotFoundError, UserError
+from headrace.kernel.errors import InternalError, UserError
 from headrace.kernel.protocols import Json
 
-_ACTIVE_VALUES: Final = sorted(state.value for state in ACTIVE)
 _REASON_LENGTH: Final = 1024
 _OWNED: Final = (JobState.STARTING, JobState.RUNNING, JobState.STOPPING)
 
@@ -64,7 +72,7 @@ class JobStore:
             NotFoundError: ``JOB_DELETED``: that job has been deleted since.
         """
         with self._database.read() as connection:
-            return _replayed(connection, key)
+            return replayed(connection, key)
 
     def create(self, draft: Draft, key: RequestKey | None = None) -> Created:
         """Store a job, once for each key.
@@ -79,15 +87,15 @@ class JobStore:
         """
         with self._database.write() as connection:
             connection.execute(leases.update().where(leases.c.name == CREATION).values(turn=leases.c.turn + 1))
-            found = _replayed(connection, key) if key else None
+            found = replayed(connection, key) if key else None
             if found is not None:
                 return Created(found, replayed=True)
             now = self._clock.now_us()
             job_id = f"job_{now // 1000:012x}{secrets.token_hex(6)}"
             uid = draft.uid or job_id
-            _refuse_same_uid(connection, uid)
+            refuse_same_uid(connection, uid)
             if draft.target is not None:
-                _refuse_overlap(connection, draft)
+                refuse_overlap(connection, draft)
             state = JobState.PLANNED if draft.plan is not None else JobState.CREATED
             connection.execute(
                 jobs.insert().values(
@@ -115,12 +123,12 @@ class JobStore:
                     failures=0,
                 )
             )
-            _record(connection, job_id, now, state, "created")
+            _record(connection, job_id, now, state, draft.reason)
             if key:
                 connection.execute(
                     idempotency.insert().values(key=key.key, digest=key.digest, job_id=job_id, created_us=now)
                 )
-            return Created(_get(connection, job_id), replayed=False)
+            return Created(get_job(connection, job_id), replayed=False)
 
     # ------------------------------------------------------------------------------------------------- reading
 
@@ -131,7 +139,34 @@ class JobStore:
             NotFoundError: ``JOB_NOT_FOUND``, or ``JOB_DELETED`` once it has been deleted.
         """
         with self._database.read() as connection:
-            return _get(connection, job_id)
+            return get_job(connection, job_id)
+
+    def resumable(self, job_id: str) -> Draft:
+        """A job that is over and has not come to its end, as one that goes on with its uid, and so from its checkpoint.
+
+        Raises:
+            NotFoundError: ``JOB_NOT_FOUND`` or ``JOB_DELETED``.
+            UserError: ``JOB_ACTIVE``: it is not over. ``JOB_OVER``: it, or one that went on after it, has finished.
+        """
+        with self._database.read() as connection:
+            row = get_row(connection, job_id)
+            same = jobs.select().where(jobs.c.uid == row["uid"]).order_by(jobs.c.id.desc()).limit(1)
+            newest = job_from(connection.execute(same).mappings().one())
+        refuse_unresumable(newest)
+        return Draft(
+            kind=JobKind(row["kind"]),
+            name=row["name"],
+            uid=row["uid"],
+            spec=row["spec"],
+            until=row["until"],
+            on_end=StopMode(row["on_end"]),
+            plan=row["plan"],
+            backfill=row["backfill"],
+            target=row["target"],
+            range_from_us=row["range_from_us"],
+            range_to_us=row["range_to_us"],
+            reason=f"goes on after {job_id}",
+        )
 
     def page(
         self, *, limit: int, after: str | None, kind: JobKind | None = None, states: Collection[JobState] = ()
@@ -158,7 +193,7 @@ class JobStore:
 
     def active(self) -> Sequence[Job]:
         """All jobs that are not over, oldest first."""
-        wanted = jobs.select().where(jobs.c.state.in_(_ACTIVE_VALUES)).order_by(jobs.c.id)
+        wanted = jobs.select().where(jobs.c.state.in_(ACTIVE_VALUES)).order_by(jobs.c.id)
         with self._database.read() as connection:
             return [job_from(row) for row in connection.execute(wanted).mappings()]
 
@@ -182,7 +217,7 @@ class JobStore:
         """
         with self._database.write() as connection:
             self._want_stop(connection, job_id, mode)
-            job = _get(connection, job_id)
+            job = get_job(connection, job_id)
         if job.state in TERMINAL and job.state is not JobState.STOPPED:
             raise UserError(
                 f"job {job_id} is over: {job.state}",
@@ -204,7 +239,7 @@ class JobStore:
         now = self._clock.now_us()
         with self._database.write() as connection:
             self._want_stop(connection, job_id, StopMode.SUSPEND)
-            job = _get(connection, job_id)
+            job = get_job(connection, job_id)
             connection.execute(
                 jobs.update()
                 .where(jobs.c.id == job_id)
@@ -216,7 +251,7 @@ class JobStore:
         now = self._clock.now_us()
         connection.execute(
             jobs.update()
-            .where(jobs.c.id == job_id, jobs.c.state.in_(_ACTIVE_VALUES), jobs.c.desired == Desired.RUN)
+            .where(jobs.c.id == job_id, jobs.c.state.in_(ACTIVE_VALUES), jobs.c.desired == Desired.RUN)
             .values(desired=Desired.STOP, stop_mode=mode, stop_requested_us=now, updated_us=now)
         )
 
@@ -324,60 +359,6 @@ class JobStore:
 
 def _same(column: sa.Column[Any], value: str | None) -> sa.ColumnElement[bool]:
     return column.is_(None) if value is None else column == value
-
-
-def _get(connection: sa.Connection, job_id: str) -> Job:
-    row = connection.execute(jobs.select().where(jobs.c.id == job_id)).mappings().one_or_none()
-    context = {"job_id": job_id}
-    if row is None:
-        raise NotFoundError(
-            f"job {job_id!r} is not known", hint="GET /v1/jobs lists all", code="JOB_NOT_FOUND", context=context
-        )
-    if row["deleted_us"] is not None:
-        raise NotFoundError(f"job {job_id} has been deleted", code="JOB_DELETED", context=context)
-    return job_from(row)
-
-
-def _replayed(connection: sa.Connection, key: RequestKey) -> Job | None:
-    row = connection.execute(idempotency.select().where(idempotency.c.key == key.key)).one_or_none()
-    if row is None:
-        return None
-    if row.digest != key.digest:
-        raise UserError(
-            f"idempotency key {key.key!r} was used for another request",
-            hint="send a new key with a new request",
-            code="IDEMPOTENCY_KEY_REUSED",
-            context={"job_id": row.job_id},
-        )
-    return _get(connection, row.job_id)
-
-
-def _refuse_same_uid(connection: sa.Connection, uid: str) -> None:
-    taken = connection.scalar(sa.select(jobs.c.id).where(jobs.c.active_uid == uid))
-    if taken is not None:
-        raise UserError(
-            f"job uid {uid!r} is in use by job {taken}",
-            hint="stop that job first, or give this one a uid of its own",
-            code="UID_IN_USE",
-            context={"job_id": taken, "uid": uid},
-        )
-
-
-def _refuse_overlap(connection: sa.Connection, draft: Draft) -> None:
-    """Half-open ranges meet iff each begins before the other ends."""
-    clauses = [jobs.c.target == draft.target, jobs.c.state.in_(_ACTIVE_VALUES)]
-    if draft.range_to_us is not None:
-        clauses.append(sa.or_(jobs.c.range_from_us.is_(None), jobs.c.range_from_us < draft.range_to_us))
-    if draft.range_from_us is not None:
-        clauses.append(sa.or_(jobs.c.range_to_us.is_(None), jobs.c.range_to_us > draft.range_from_us))
-    running = connection.scalar(sa.select(jobs.c.id).where(*clauses).order_by(jobs.c.id).limit(1))
-    if running is not None:
-        raise UserError(
-            f"backfill {running} into {draft.target} overlaps this range and is not over",
-            hint="wait for it or stop it first",
-            code="BACKFILL_OVERLAPS",
-            context={"job_id": running, "target": draft.target},
-        )
 
 
 def _record(connection: sa.Connection, job_id: str, at_us: int, state: JobState, reason: str) -> None:

@@ -52,8 +52,18 @@ class _Failure:
     error: KafkaError
     topic: str | None
     key: bytes | str | None
-    size: int
+    value: bytes | str | None
     at_broker: bool = True
+
+    @property
+    def size(self) -> int:
+        return len(self.value.encode() if isinstance(self.value, str) else self.value or b"")
+
+    @property
+    def words(self) -> str:
+        """Which record: by its key, or by how it begins."""
+        name = f"with key {_shown(self.key)}" if self.key is not None else f"without a key, {_shown(self.value)},"
+        return f"the record {name} ({self.size:,} bytes)"
 
     @property
     def too_large(self) -> bool:
@@ -175,12 +185,12 @@ class TransactionalProducer:
         if queued != len(messages):
             refused = next(message for message in messages if "_error" in message)
             raise self._undelivered(
-                _Failure(refused["_error"], topic, refused["key"], _size(refused["value"]), at_broker=False)
+                _Failure(refused["_error"], topic, refused["key"], refused["value"], at_broker=False)
             )
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
-            self._failures.append(_Failure(error, message.topic(), message.key(), _size(message.value())))
+            self._failures.append(_Failure(error, message.topic(), message.key(), message.value()))
 
     def _check_failures(self) -> None:
         if self._failures:
@@ -188,8 +198,7 @@ class TransactionalProducer:
             raise self._undelivered(max(self._failures, key=lambda failure: (failure.too_large, failure.size)))
 
     def _undelivered(self, failure: _Failure) -> HeadraceError:
-        key = "without a key" if failure.key is None else f"with key {_shown(failure.key)}"
-        what = f"the record {key} ({failure.size:,} bytes) cannot be written to topic {failure.topic!r}"
+        what = f"{failure.words} cannot be written to topic {failure.topic!r}"
         if not failure.too_large:
             return self._map(failure.error, what)
         limit = self._topic_limit(failure.topic) if failure.at_broker else self._own_limit
@@ -268,10 +277,6 @@ def _client_errors() -> Iterator[None]:
         if isinstance(error.__cause__, KafkaException):
             raise error.__cause__ from error
         raise
-
-
-def _size(value: bytes | str | None) -> int:
-    return len(value.encode() if isinstance(value, str) else value or b"")
 
 
 def _shown(key: bytes | str | None) -> str | None:

@@ -350,3 +350,24 @@ def test_other_databases_are_refused(wrong: str) -> None:
     with pytest.raises(ConfigError) as caught:
         Database(wrong)
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("state", sorted(TERMINAL - {JobState.FINISHED}))
+def test_what_did_not_finish_is_resumed_with_its_uid(store: JobStore, state: JobState) -> None:
+    job = drive(store, store.create(backfill(1, 2)).job, JobState.RUNNING)
+    with pytest.raises(UserError) as active:
+        store.resumable(job.id)
+    assert active.value.code == "JOB_ACTIVE"
+    drive_on = store.transition(job, state, "test")
+    assert drive_on is not None
+    resumed = store.create(store.resumable(job.id)).job
+    same = ("kind", "name", "uid", "spec", "until", "on_end", "plan", "backfill", "target")
+    assert [getattr(resumed, name) for name in same] == [getattr(job, name) for name in same]
+    assert (resumed.id != job.id, resumed.state, resumed.attempt) == (True, JobState.PLANNED, 0)
+    with pytest.raises(UserError) as overlapping:
+        store.create(backfill(1, 2))
+    assert overlapping.value.code == "BACKFILL_OVERLAPS"
+    drive(store, resumed, JobState.FINISHED)
+    with pytest.raises(UserError) as over:
+        store.resumable(job.id)
+    assert (over.value.code, over.value.context["job_id"]) == ("JOB_OVER", resumed.id)

@@ -113,6 +113,28 @@ def test_create_show_list_stop_delete(client: httpx.Client) -> None:
     wait(client, again.json()["id"], "FINISHED")
 
 
+def test_a_job_that_is_over_is_resumed_as_a_new_one(client: httpx.Client) -> None:
+    problem(client.post("/v1/jobs/job_nope/resume"), 404, "JOB_NOT_FOUND")
+    made = client.post("/v1/backfills", json=backfill(spec(words="forever")))
+    first = made.json()["id"]
+    problem(client.post(f"/v1/jobs/{first}/resume"), 409, "JOB_ACTIVE")
+    wait(client, first, "RUNNING")
+    client.post(f"/v1/jobs/{first}/stop")
+    wait(client, first, "STOPPED")
+    with ThreadPoolExecutor(4) as pool:
+        key = {"Idempotency-Key": "resume-1"}
+        answers = list(pool.map(lambda _: client.post(f"/v1/jobs/{first}/resume", headers=key), range(4)))
+    assert [answer.status_code for answer in answers] == [201] * 4
+    assert len({answer.json()["id"] for answer in answers}) == 1
+    resumed = answers[0].json()
+    assert answers[0].headers["location"] == f"/v1/backfills/{resumed['id']}"
+    assert (resumed["id"] != first, resumed["uid"]) == (True, made.json()["uid"])
+    assert client.get(f"/v1/backfills/{resumed['id']}").json()["transitions"][0]["reason"] == f"goes on after {first}"
+    over = client.post("/v1/jobs", json={"spec": spec("done", words="end")}).json()["id"]
+    wait(client, over, "FINISHED")
+    problem(client.post(f"/v1/jobs/{over}/resume"), 409, "JOB_OVER")
+
+
 def test_integers_are_exact(client: httpx.Client) -> None:
     job_id = client.post("/v1/jobs", json={"spec": spec(words="end")}).json()["id"]
     done = wait(client, job_id, "FINISHED")
@@ -270,7 +292,8 @@ def test_health_and_openapi(client: httpx.Client) -> None:
     assert client.get("/readyz").json() == {"status": "ready", "role": "active"}
     described = client.get("/openapi.json").json()
     assert set(described["paths"]) == {
-        "/v1/jobs", "/v1/jobs/{job_id}", "/v1/jobs/{job_id}/stop", "/v1/backfills", "/v1/backfills/{job_id}",
+        "/v1/jobs", "/v1/jobs/{job_id}", "/v1/jobs/{job_id}/stop", "/v1/jobs/{job_id}/resume", "/v1/backfills",
+        "/v1/backfills/{job_id}",
         "/healthz", "/readyz",
     }  # fmt: skip
     for path, methods in described["paths"].items():

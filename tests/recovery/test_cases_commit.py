@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from headrace.kernel.errors import UnavailableError
+from headrace.kernel.errors import RejectedRecordError, UnavailableError
 from tests.jobs import Run, Site, assert_same, encoded, from_records, inline, once_at, readings, source
 
 pytestmark = pytest.mark.services
@@ -35,6 +35,26 @@ def committed(run: Run) -> int:
 def assert_both(site: Site, target: str, rows: pl.DataFrame) -> None:
     assert_same(site.read("out"), rows, "table")
     assert_same(site.records(target), rows, "topic")
+
+
+# -------------------------------------------------------------------------------------------------------------- KAF-04
+
+
+def test_kaf_04_a_record_that_the_target_refuses_fails_the_job_at_once(site: Site) -> None:
+    rows = readings(3).with_columns(
+        sensor=pl.when(pl.col("id") == 1).then(pl.lit("x" * 5_000_000)).otherwise(pl.col("sensor"))
+    )
+    topic, target = site.kafka.topic(config={"max.message.bytes": "8000000"}), site.kafka.topic()
+    site.kafka.produce(topic, encoded(rows), message_max_bytes=8_000_000)
+    job = both_job(site, "too-large", topic, target)
+    with pytest.raises(RejectedRecordError, match=r"the record without a key, .*id.*:1,.*bytes") as caught:
+        inline(site, job)
+    context = caught.value.context
+    assert context["size"] > 5_000_000 > context["limit"]
+    assert site.kafka.values(target) == []
+    stable, end = (site.kafka.watermarks(target, isolation=f"read_{level}committed")[1] for level in ("", "un"))
+    assert stable == end, "no transaction is left open"
+    assert site.read("out").height == 0
 
 
 # -------------------------------------------------------------------------------------------------------------- KAF-05
