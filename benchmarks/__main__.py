@@ -20,7 +20,7 @@ from benchmarks import cases, lake, topic
 from benchmarks.compare import Result
 from infra import dev
 
-GROUPS: Final = ("history", "tail", "memory", "checkpoint")
+GROUPS: Final = ("history", "tail", "memory", "checkpoint", "boundary")
 LATEST: Final = Path(__file__).parent / "results" / "latest.json"
 
 
@@ -56,6 +56,10 @@ def _arguments() -> argparse.Namespace:
 def _measure(plan: cases.Plan, folder: Path, only: tuple[str, ...]) -> Iterator[Result]:
     data = folder / "lake"
     data.mkdir()
+    if "boundary" in only:
+        yield from cases.boundary(plan, data)
+    if set(only) == {"boundary"}:
+        return
     table = lake.build(data, plan.files if "memory" in only else plan.history, plan.rows_per_file)
     if "history" in only:
         yield from cases.history(plan, table)

@@ -9,7 +9,10 @@ from typing import Any
 
 import polars as pl
 from confluent_kafka import Consumer, TopicPartition
+from pyiceberg.catalog.sql import SqlCatalog
 
+from benchmarks.lake import properties
+from benchmarks.manifests import MANY
 from benchmarks.measure import Cost, measured
 
 
@@ -41,6 +44,18 @@ def summary(found: pl.DataFrame, names: list[str]) -> dict[str, Any]:
     To nine digits: Polars adds floats in the order in which its threads get to them.
     """
     return {"windows": found.height, **{name: f"{found[name].sum():.9g}" for name in names}}
+
+
+def manifests(folder: str) -> Cost:
+    """PyIceberg's own plan of a table's files: what any reader pays that learns which files there are."""
+    catalog = SqlCatalog("local", **properties(Path(folder)))
+
+    def work() -> int:
+        return len(list(catalog.load_table(MANY.partition(".")[2]).scan().plan_files()))
+
+    cost = measured(work)
+    catalog.close()
+    return cost
 
 
 def tail(bootstrap: str, topic: str) -> Cost:

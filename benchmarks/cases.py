@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
+from benchmarks import manifests
 from benchmarks.compare import Result, bounds, pairs, ratio
 from benchmarks.lake import Lake
 from benchmarks.measure import Cost, in_process
@@ -15,6 +17,7 @@ HISTORY_TARGET: Final = 0.7
 TAIL_TARGET: Final = 0.6
 MEMORY_TARGET: Final = 1.3
 CHECKPOINT_TARGET: Final = 0.05
+BOUNDARY_TARGET: Final = 0.8
 EPOCH_S: Final = 10.0
 
 _AGGREGATES: Final = {"n": "count(*)", "total": "sum(amount)", "least": "min(amount)", "most": "max(amount)"}
@@ -40,6 +43,7 @@ class Plan:
         records: Records in the topic.
         epoch_rows: Rows in each epoch of the checkpoint case.
         jobs: How many of the jobs for history and tail are measured.
+        boundary_files: Data files of the table whose boundary is resolved from manifests.
     """
 
     pairs: int
@@ -50,6 +54,7 @@ class Plan:
     records: int
     epoch_rows: int
     jobs: int = 3
+    boundary_files: int = 10_000
 
     @property
     def files(self) -> int:
@@ -58,7 +63,7 @@ class Plan:
 
 
 FULL: Final = Plan(9, 3, 1 << 20, 4, 10, 1_000_000, 1 << 20)
-QUICK: Final = Plan(1, 1, 2_000, 1, 3, 2_000, 2_000, 1)
+QUICK: Final = Plan(1, 1, 2_000, 1, 3, 2_000, 2_000, 1, 60)
 
 
 def history(plan: Plan, lake: Lake) -> Iterator[Result]:
@@ -114,6 +119,17 @@ def memory(plan: Plan, lake: Lake) -> Iterator[Result]:
         rows=[measured[0][1].rows, measured[0][0].rows],
         peak_mib=[round(median(cost.peak_mib for cost in side)) for side in zip(*measured, strict=True)][::-1],
     )
+
+
+def boundary(plan: Plan, folder: Path) -> Iterator[Result]:
+    """CPU per data file: PyIceberg's own plan over the boundary from manifest bounds; the data files do not exist."""
+    nexts = {str(partition): offset for partition, offset in manifests.build(folder, plan.boundary_files).items()}
+    measured = pairs(
+        plan.pairs,
+        lambda: in_process("bare manifests", folder=str(folder)),
+        lambda: in_process("headrace boundary", folder=str(folder), nexts=nexts),
+    )
+    yield _by_cpu("boundary_bounds_10k_files", measured, BOUNDARY_TARGET)
 
 
 def checkpoint(plan: Plan, lake: Lake) -> Iterator[Result]:

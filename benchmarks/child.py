@@ -14,6 +14,8 @@ SIDES: Final = {
     "headrace tail": ("with_headrace", "tail"),
     "hand-written history": ("by_hand", "history"),
     "bare tail": ("by_hand", "tail"),
+    "headrace boundary": ("with_headrace", "boundary"),
+    "bare manifests": ("by_hand", "manifests"),
 }
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ class Result:
     """One line of the report.
 
     Attributes:
-        name: Begins with history, tail, memory or checkpoint.
+        name: Begins with history, tail, memory, checkpoint or boundary.
         figure: ``ratio`` or ``value``.
         value: The median.
         target: What it should be.

@@ -13,6 +13,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from benchmarks.by_hand import summary
 from benchmarks.lake import TABLE, properties
+from benchmarks.manifests import MANY, ROWS
 from benchmarks.measure import Cost, measured
 from benchmarks.topic import SCHEMA
 from headrace.jobs.builder import Job
@@ -26,6 +27,8 @@ from headrace.runtime.job import RunOptions
 from headrace.runtime.observer import EpochReport, Progress, SilentObserver, StopSignal
 from headrace.state.stores import open_store
 from headrace.testing import MemorySink, MemoryTable
+from hybrid_source.boundary import BoundaryContext, auto_rules, resolve_boundary
+from hybrid_source.iceberg_history import open_iceberg
 
 _TO_THE_END: Final = RunOptions(until="caught-up")
 
@@ -98,6 +101,26 @@ def tail(folder: str, bootstrap: str, topic: str, steps: str) -> Cost:
     cost = measured(work)
     if not table.rows().height:
         raise RuntimeError("the job gave nothing")
+    return cost
+
+
+def boundary(folder: str, nexts: dict[str, int]) -> Cost:
+    """The boundary of a table from the bounds in its manifests, by the rules of ``boundary: auto``.
+
+    Raises:
+        RuntimeError: It is not the right one.
+    """
+    catalog = SqlCatalog("local", **properties(Path(folder)))
+
+    def work() -> int:
+        history = open_iceberg(catalog.load_table(MANY.partition(".")[2]), MANY)
+        found = resolve_boundary(auto_rules(None), BoundaryContext(history, "many")).boundary.topics["many"]
+        if {str(number): covered.next for number, covered in found.partitions.items()} != nexts:
+            raise RuntimeError(f"a wrong boundary: {found}")
+        return sum(nexts.values()) // ROWS
+
+    cost = measured(work)
+    catalog.close()
     return cost
 
 

@@ -29,7 +29,13 @@ def test_the_short_form_measures_every_group(kafka: KafkaHelper, tmp_path: Path)
         timeout=280,
     )
     found = json.loads(output.read_text(encoding="utf-8"))
-    assert {result["name"].partition("_")[0] for result in found} == {"history", "tail", "memory", "checkpoint"}
+    assert {result["name"].partition("_")[0] for result in found} == {
+        "history",
+        "tail",
+        "memory",
+        "checkpoint",
+        "boundary",
+    }
     for result in found:
         value = result["ratio"] if "ratio" in result else result["value"]
         assert result["low"] <= value <= result["high"]
