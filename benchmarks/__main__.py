@@ -57,7 +57,7 @@ def _measure(plan: cases.Plan, folder: Path, only: tuple[str, ...]) -> Iterator[
     data = folder / "lake"
     data.mkdir()
     if "boundary" in only:
-        yield from cases.boundary(plan, data)
+        yield from cases.boundary(plan, _made(folder / "manifests"))
     if set(only) == {"boundary"}:
         return
     table = lake.build(data, plan.files if "memory" in only else plan.history, plan.rows_per_file)
@@ -73,6 +73,11 @@ def _measure(plan: cases.Plan, folder: Path, only: tuple[str, ...]) -> Iterator[
         yield from cases.memory(plan, table)
     if "checkpoint" in only:
         yield from cases.checkpoint(plan, table)
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
 
 
 def _write(output: Path, results: list[Result]) -> None:
