@@ -124,6 +124,28 @@ def test_queries_in_from_and_common_tables() -> None:
     assert [step["id"] for step in steps(sql)] == ["big-filter", "big-select", "query-q-select"]
 
 
+def test_union_all_is_by_position() -> None:
+    sql = "SELECT carrier, delay AS d FROM flights UNION ALL SELECT upper(carrier) AS u, 1 FROM timeless"
+    *_, second, union = steps(sql)
+    assert second["select"] == {"carrier": "UPPER(carrier)", "d": "1"}
+    assert union == {"id": "query-union", "union": ("query-1-select", "query-2-select")}
+    assert steps("SELECT * FROM timeless UNION ALL SELECT * FROM flights")[0]["union"] == ("timeless", "flights")
+
+
+def test_row_number_keeps_the_first_or_the_last_row_by_event_time() -> None:
+    sql = """
+        SELECT carrier, delay
+        FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY carrier ORDER BY at DESC) AS n FROM flights WHERE delay > 0)
+        WHERE n = 1 AND delay < 100
+    """
+    assert steps(sql) == [
+        {"id": "query-filter", "from": "flights", "filter": "delay > 0"},
+        {"id": "query-dedup", "from": "query-filter", "dedup": {"by": ("carrier",), "keep": "last"}},
+        {"id": "query-filter-2", "from": "query-dedup", "filter": "delay < 100"},
+        {"id": "query-select", "from": "query-filter-2", "select": {"carrier": "carrier", "delay": "delay"}},
+    ]
+
+
 def test_python_jobs_take_sql_too() -> None:
     source = SOURCES["timeless"]
     built = headrace.Job("j").source("timeless", tail=source["tail"]).sql("SELECT carrier FROM timeless")
@@ -163,6 +185,19 @@ def test_api_04_sql_reaches_nothing_but_what_the_job_declares(sql: str, message:
         ("SELECT carrier\nFROM flihgts", (2, 6), "no source or view named 'flihgts'"),
         ("SELECT carrier,\n       count(*)\nFROM flights GROUP BY carrier", None, "has no name"),
         ("SELECT 1 AS x", None, "needs FROM"),
+        ("SELECT carrier FROM flights UNION SELECT carrier FROM timeless", None, "UNION is not supported"),
+        ("SELECT carrier FROM flights UNION ALL SELECT carrier, delay FROM timeless", None, "of 1 and 2 columns"),
+        ("SELECT sum(delay) OVER (PARTITION BY carrier) AS x FROM flights", None, "OVER is not supported"),
+        (
+            "SELECT at FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY at ORDER BY delay) n FROM flights) WHERE n = 1",
+            None,
+            "by event time",
+        ),
+        (
+            "SELECT carrier FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY carrier ORDER BY at) AS n FROM flights)",
+            None,
+            "must say which rows it keeps",
+        ),
         ("SELECT carrier FROM airlines", (1, 21), "is a static table"),
         ("SELECT a.carrier FROM flights a JOIN timeless b ON a.carrier = b.carrier", None, "only static tables"),
         ("SELECT * FROM flights f JOIN airlines a ON f.carrier > a.carrier", None, "needs ON with equal columns"),

@@ -10,6 +10,7 @@ from sqlglot import exp
 
 from headrace.jobs.sql.errors import refuse
 from headrace.jobs.sql.expressions import aggregate_text, aggregates, body, name_of, quoted, text
+from headrace.jobs.sql.ranking import Ranking, ranking
 from headrace.jobs.sql.steps import Relation, Steps
 from headrace.jobs.sql.windows import BOUNDS, WindowCall, window_call
 
@@ -54,31 +55,59 @@ class Queries:
         """
         if isinstance(query, exp.Subquery):
             return self.relation(query.this, owner, names)
-        if not isinstance(query, exp.Select):
-            raise refuse(query, f"{query.key.upper()} is not supported", "write a SELECT")
         known = dict(names)
         common = query.args.get("with_")
         for part in common.expressions if common else ():
             known[part.alias] = self.relation(part.this, part.alias, known)
+        if isinstance(query, exp.Union):
+            return self._union(query, owner, known)
+        if not isinstance(query, exp.Select):
+            raise refuse(query, f"{query.key.upper()} is not supported", "write a SELECT")
         return self._select(query, owner, known)
+
+    def _union(self, query: exp.Union, owner: str, names: Mapping[str, Relation]) -> Relation:
+        if query.args.get("distinct"):
+            raise refuse(query, "UNION is not supported", "write UNION ALL")
+        for clause in ("order", "limit", "offset"):
+            if query.args.get(clause):
+                raise refuse(query, *_UNSUPPORTED[clause])
+        branches = _branches(query)
+        rows = [self.relation(branch, f"{owner}-{n}", names) for n, branch in enumerate(branches, start=1)]
+        times = {row.time for row in rows}
+        return self.steps.union(owner, rows, query, times.pop() if len(times) == 1 else None)
 
     def _select(self, query: exp.Select, owner: str, names: Mapping[str, Relation]) -> Relation:
         for clause, (what, hint) in _UNSUPPORTED.items():
             if query.args.get(clause):
                 raise refuse(query, what, hint)
-        for over in query.find_all(exp.Window):
-            raise refuse(over, "OVER is not supported", "use a windowing function in FROM, e.g. TUMBLE")
-        rows, window = self._from(query, owner, names)
+        ranked = ranking(query)
+        for over in () if ranked else query.find_all(exp.Window):
+            raise refuse(over, "OVER is not supported", "use a windowing function in FROM, or ROW_NUMBER (docs/sql.md)")
+        if ranked is not None:
+            rows, window, condition = self._first_rows(ranked, owner, names), None, ranked.where
+        else:
+            rows, window = self._from(query, owner, names)
+            condition = query.args["where"].this if query.args.get("where") else None
         for join in query.args.get("joins") or ():
             rows = self._join(query, join, owner, rows)
-        where = query.args.get("where")
-        if where is not None:
-            rows = self.steps.add(owner, "filter", text(where.this), rows, where, rows.time)
+        if condition is not None:
+            rows = self.steps.add(owner, "filter", text(condition), rows, condition, rows.time)
         having = query.args.get("having")
         called = [call for item in [*query.expressions, *([having] if having else [])] for call in aggregates(item)]
         if window is not None or query.args.get("group") or called:
             return self._aggregate(query, owner, rows, window)
         return self._project(query, owner, rows)
+
+    def _first_rows(self, ranked: Ranking, owner: str, names: Mapping[str, Relation]) -> Relation:
+        rows = self.relation(ranked.rows, owner, names)
+        if ranked.count != 1 or ranked.order != rows.time:
+            raise refuse(
+                ranked.over,
+                "only the first or last row of each key by event time can be kept",
+                f"ORDER BY {rows.time}, and keep WHERE number = 1" if rows.time else "give the source an event_time",
+            )
+        spec = {"by": list(ranked.by), "keep": "last" if ranked.descending else "first"}
+        return self.steps.add(owner, "dedup", spec, rows, ranked.over, rows.time)
 
     # ---------------------------------------------------------------------------------------------------------- from
 
@@ -193,6 +222,29 @@ class Queries:
         added = {name_of(item): text(body(item)) for item in others}
         _check_names(query, added, others)
         return self.steps.add(owner, "with_columns", added, rows, query, rows.time)
+
+
+def _branches(query: exp.Expr) -> list[exp.Expr]:
+    """The queries of a UNION ALL, their columns named as the first one's, by position."""
+    if isinstance(query, exp.Subquery):
+        return _branches(query.this)
+    if not isinstance(query, exp.Union) or query.args.get("distinct"):
+        return [query]
+    branches = [*_branches(query.left), *_branches(query.right)]
+    selects = [branch for branch in branches if isinstance(branch, exp.Select) and not branch.is_star]
+    if len(selects) < len(branches):
+        return branches
+    names = [name_of(item) for item in selects[0].selects]
+    for branch in selects[1:]:
+        if len(branch.selects) != len(names):
+            raise refuse(branch, f"UNION ALL of {len(names)} and {len(branch.selects)} columns", "give them as many")
+    return [selects[0], *(_renamed(branch, names) for branch in selects[1:])]
+
+
+def _renamed(query: exp.Select, names: Sequence[str]) -> exp.Expr:
+    made = query.copy()
+    made.set("expressions", [exp.alias_(body(item), name) for item, name in zip(made.selects, names, strict=True)])
+    return made
 
 
 def _check_names(query: exp.Select, items: Mapping[str, str], written: Sequence[exp.Expr]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -43,6 +43,13 @@ class Steps:
         """Append a step that reads ``rows``; ``near`` tells where it stands in the text."""
         node = self._name(_NO_NAME.sub("-", f"{owner}-{kind}"))
         self.steps.append({"id": node, "from": rows.node, kind: body})
+        self.places.append(place_of(near))
+        return Relation(node, time)
+
+    def union(self, owner: str, rows: Sequence[Relation], near: exp.Expr, time: str | None) -> Relation:
+        """Append a union of several relations."""
+        node = self._name(_NO_NAME.sub("-", f"{owner}-union"))
+        self.steps.append({"id": node, "union": [row.node for row in rows]})
         self.places.append(place_of(near))
         return Relation(node, time)
 
