@@ -66,7 +66,14 @@ class SlicedWindow(WindowOperator):
         Raises:
             GraphChangedError: The state was made by another definition, or over other types.
         """
-        layout = Layout(self.where, tuple(self.by), self.slices, self.allowed_lateness_us, self.finish)
+        layout = Layout(
+            self.where,
+            tuple(self.by),
+            self.slices,
+            self.allowed_lateness_us,
+            self.finish,
+            sorted_by=[WINDOW_START, WINDOW_END, *self.by],
+        )
         return SlicedInstance(layout, schema, state)
 
 

@@ -17,7 +17,7 @@ from operators import partials
 from operators.errors import computing
 from operators.merged import Merged, fitting
 from operators.slices import Slices
-from operators.windowed import WINDOW_END, WINDOW_START
+from operators.windowed import WINDOW_START
 
 OPENS: Final = "_opens"
 """Where windows overlap: the end of the first window that a pane's rows count in; null: all that hold the pane."""
@@ -39,6 +39,8 @@ class Layout:
         slices: Where panes and windows begin and end.
         lateness: How much later than the watermark windows close, in microseconds.
         finish: Rows of the main port, computed of merged partials whose ``window_start`` holds the window's end.
+        merge: How partials are merged, where not by their reductions; only for windows that do not overlap.
+        sorted_by: What rows that are given out together are sorted by; none: ``finish`` sorts them.
     """
 
     where: str
@@ -46,6 +48,8 @@ class Layout:
     slices: Slices
     lateness: int
     finish: Callable[[pl.LazyFrame], pl.LazyFrame]
+    merge: Callable[[pl.LazyFrame], pl.LazyFrame] | None = None
+    sorted_by: Sequence[str] = ()
 
 
 class SlicedInstance:
@@ -66,7 +70,8 @@ class SlicedInstance:
         opens = [OPENS] if OPENS in schema else []
         self._states = [name for name in schema if name not in {*layout.by, WINDOW_START, OPENS}]
         keys = [*layout.by, WINDOW_START, *opens]
-        self._held = Merged(schema, lambda rows: rows.group_by(keys).agg(partials.reductions(self._states)))
+        reduced = partials.reductions(self._states) if layout.merge is None else []
+        self._held = Merged(schema, layout.merge or (lambda rows: rows.group_by(keys).agg(reduced)))
         self._closed: int | None = None
         self._counts = {"dropped_late": 0, "null_event_time": 0}
         if state is not None:
@@ -150,8 +155,9 @@ class SlicedInstance:
         self._next = self._next_end(self._held.frames())
         with computing(self._layout.where):
             finished = self._layout.finish(windows.lazy()).collect()
-        order = [WINDOW_START, WINDOW_END, *self._layout.by]
-        return {MAIN: finished.sort(order, nulls_last=False)} if finished.height else {}
+        if self._layout.sorted_by:
+            finished = finished.sort(self._layout.sorted_by, nulls_last=False)
+        return {MAIN: finished} if finished.height else {}
 
     def _due(self, before: int | None, ended: int) -> pl.DataFrame:
         """The windows that end behind ``before``, up to ``ended``; their panes leave the state when they can.

@@ -155,6 +155,22 @@ class Job:
         wanted = _given(by=by, keep=keep, ttl=ttl, allowed_lateness=allowed_lateness)
         return self._step({"dedup": wanted}, id, from_)
 
+    def top(
+        self,
+        n: int,
+        *,
+        order_by: str | Sequence[str],
+        by: str | Sequence[str] | None = None,
+        tumbling: DurationLike | None = None,
+        rank: str | None = None,
+        allowed_lateness: DurationLike | None = None,
+        id: str | None = None,
+        from_: str | None = None,
+    ) -> Job:
+        """Keep the first ``n`` rows of each window and key in an order, e.g. ``"price desc"``."""
+        wanted = _given(n=n, order_by=order_by, by=by, tumbling=tumbling, rank=rank, allowed_lateness=allowed_lateness)
+        return self._step({"top": wanted}, id, from_)
+
     def lookup(
         self,
         table: str,

@@ -24,6 +24,7 @@ from headrace.jobs.spec_steps import (
     SessionSpec,
     StatelessStep,
     TimedStep,
+    TopStep,
     UnionStep,
     UnnestStep,
     WindowStep,
@@ -39,6 +40,7 @@ from operators.lookup import LookupJoin
 from operators.nested import Explode, Unnest
 from operators.session import SessionWindow
 from operators.stateless import Filter, Select, WithColumns
+from operators.top import TopN
 from operators.window import CumulatingWindow, HoppingWindow, TumblingWindow
 
 
@@ -62,6 +64,9 @@ def build_step(
     if isinstance(step, DedupStep):
         spec = step.dedup
         return Dedup(node.id, event_time, spec.by, spec.keep, spec.ttl, spec.allowed_lateness)
+    if isinstance(step, TopStep):
+        top = step.top
+        return TopN(node.id, event_time, top.n, top.order, top.by, top.tumbling, top.rank, top.allowed_lateness)
     return _window(node.id, step, event_time)
 
 

@@ -426,6 +426,8 @@ def _check_step(spec: JobSpec, graph: JobGraph, node: StepNode) -> None:
                 code="CHANGELOG_UNSUPPORTED",
             )
         _check_event_time(spec, graph, node)
+    if isinstance(node.step, TopStep) and node.step.top.tumbling is None:
+        _check_windowed(spec, graph, node)
     if isinstance(node.step, UnionStep) and any(map(graph.is_changelog, node.inputs)):
         raise spec.problem(
             *node.path,
@@ -444,6 +446,16 @@ def _check_as_of(spec: JobSpec, graph: JobGraph, node: StepNode, lookup: LookupS
         raise spec.problem(*path, "many", message="an as_of join takes one version of a row", hint="remove many")
     if lookup.as_of and lookup.as_of.time is None:
         _check_event_time(spec, graph, node)
+
+
+def _check_windowed(spec: JobSpec, graph: JobGraph, node: StepNode) -> None:
+    if graph.event_times(node.input) != {WINDOW_START}:
+        raise spec.problem(
+            *node.path,
+            "top",
+            message=f"top {node.id!r} reads rows without windows, so it must say over which time it ranks them",
+            hint="add tumbling: 1h (or another length), or read a window step",
+        )
 
 
 def _check_event_time(spec: JobSpec, graph: JobGraph, node: StepNode) -> None:

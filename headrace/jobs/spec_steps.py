@@ -27,6 +27,7 @@ STEP_KINDS: Final = (
     "union",
     "lookup",
     "dedup",
+    "top",
     "window",
     "aggregate",
 )
@@ -133,6 +134,37 @@ class DedupStep(Node):
     """Keeps one row of each key; late rows leave through the port ``late``."""
 
     dedup: DedupSpec
+
+
+class TopSpec(SpecModel):
+    """The first rows of each window and key in an order."""
+
+    n: Annotated[int, Field(ge=1)] = Field(description="How many rows.")
+    order_by: OneOrMany = Field(description="Columns, each with asc (the default) or desc behind it; nulls last.")
+    by: AnyNumber = Field(default=(), description="Columns of the key.")
+    tumbling: PositiveDuration | None = Field(
+        default=None, description="The length of a window; behind a window step those windows if not given."
+    )
+    rank: str = Field(default="", description="Name of a column that gets each row's place, from 1.")
+    allowed_lateness: Duration = lasting(
+        "0s", description="Windows close, and rows are late, this much after the watermark has passed."
+    )
+
+    @property
+    def order(self) -> list[tuple[str, bool]]:
+        """Columns, and whether they are descending."""
+        found = []
+        for text in self.order_by:
+            name, _, word = text.strip().rpartition(" ")
+            known = bool(name) and word.lower() in {"asc", "desc"}
+            found.append((name.strip(), word.lower() == "desc") if known else (text.strip(), False))
+        return found
+
+
+class TopStep(Node):
+    """Keeps the first rows of each window and key; late rows leave through the port ``late``."""
+
+    top: TopSpec
 
 
 class AsOfSpec(SpecModel):
@@ -268,12 +300,13 @@ Step = Annotated[
     | Annotated[UnionStep, Tag("@union")]
     | Annotated[LookupStep, Tag("@lookup")]
     | Annotated[DedupStep, Tag("@dedup")]
+    | Annotated[TopStep, Tag("@top")]
     | Annotated[WindowStep, Tag("@window")]
     | Annotated[AggregateStep, Tag("@aggregate")],
     by_key(*STEP_KINDS),
 ]
 StatelessStep: TypeAlias = FilterStep | WithColumnsStep | SelectStep | ExplodeStep | UnnestStep | UnionStep | LookupStep
-TimedStep: TypeAlias = DedupStep | WindowStep
+TimedStep: TypeAlias = DedupStep | TopStep | WindowStep
 """Steps that hold rows until the watermark has passed; late rows leave them through the port ``late``."""
 StatefulStep: TypeAlias = TimedStep | AggregateStep
 AnyStep: TypeAlias = StatelessStep | StatefulStep

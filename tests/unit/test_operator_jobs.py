@@ -48,6 +48,10 @@ def job_of(folder: Path) -> headrace.Job:
         .window("1d", time_zone="Europe/Paris", aggregate=COUNT | {"f": "first(city)"}, id="days", from_="flat")
         .select(["at", "k", "v", "city"], id="slim", from_="flat")
         .dedup(["k", "city"], id="once")
+        .top(2, order_by=["v desc", "at"], by="k", tumbling="1d", rank="place", id="best", from_="slim")
+        .top(1, order_by="n desc", id="peak", from_="hop")
+        .sink_iceberg("local.ns.best", create=True, from_="best")
+        .sink_iceberg("local.ns.peak", create=True, from_="peak")
         .lookup("rates", on="k", as_of="since", id="rated", from_="slim")
         .sink_iceberg("local.ns.rated", create=True, from_="rated")
         .explode("tags", id="tag", from_="flat")
@@ -135,6 +139,16 @@ def test_dedup_keeps_the_first_row_of_each_key(done: CompiledJob) -> None:
         .select("at", "k", "city")
     )
     same(table(done, "once"), expected)
+
+
+def test_top_of_days_and_behind_a_window(done: CompiledJob) -> None:
+    days = ROWS.with_columns(day=pl.col("at").dt.truncate("1d")).sort(["day", "k", "v", "at"], descending=[0, 0, 1, 0])
+    place = (pl.int_range(pl.len(), dtype=pl.Int64) + 1).over("day", "k")
+    expected = days.with_columns(place=place).filter(pl.col("place") <= 2)
+    same(table(done, "best"), expected.select("at", "k", "v", "place"))
+    peaks = table(done, "peak")
+    most = table(done, "hop").group_by("window_start").agg(pl.col("n").max())
+    same(peaks, most)
 
 
 def test_as_of_lookup_takes_the_version_that_held(done: CompiledJob) -> None:
