@@ -142,7 +142,9 @@ def test_dedup_keeps_the_first_row_of_each_key(done: CompiledJob) -> None:
 
 
 def test_top_of_days_and_behind_a_window(done: CompiledJob) -> None:
-    days = ROWS.with_columns(day=pl.col("at").dt.truncate("1d")).sort(["day", "k", "v", "at"], descending=[0, 0, 1, 0])
+    days = ROWS.with_columns(day=pl.col("at").dt.truncate("1d")).sort(
+        ["day", "k", "v", "at"], descending=[False, False, True, False]
+    )
     place = (pl.int_range(pl.len(), dtype=pl.Int64) + 1).over("day", "k")
     expected = days.with_columns(place=place).filter(pl.col("place") <= 2)
     same(table(done, "best"), expected.select("at", "k", "v", "place"))
