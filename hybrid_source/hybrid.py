@@ -103,7 +103,7 @@ class HybridSource:
             resolution = self.history.resolve(pin, tuple(identities))
             with naming(resolution):
                 check_identities(recorded_identities(resolution.boundary), identities)
-            if self.policy.as_live:
+            if self.policy.as_live and resolution.boundary.ranges:
                 return self._planned_as_live(self.tail, pin, resolution, identities)
         with naming(resolution):
             tail = self._tail_start(self.tail, resolution, identities)
@@ -128,7 +128,7 @@ class HybridSource:
             if self.lake is None or not self.policy.looks_back:
                 raise
             start = tail.start(resolution.boundary, check=False)
-            newer = LakeVersions(self.lake, identities, resolution.rule).beyond(tail.offsets(start))
+            newer = LakeVersions(self.lake, identities, resolution).beyond(tail.offsets(start))
             if newer is None or not newer.closes(gap):
                 raise
             return start

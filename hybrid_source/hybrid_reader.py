@@ -312,7 +312,7 @@ class HybridReader:
         if lake is None or at.resolution is None or self._source.history is None:
             return None
         nexts = self._wanted_tail().offsets(at.tail)
-        versions = LakeVersions(lake, at.identities or {}, at.resolution.rule)
+        versions = LakeVersions(lake, at.identities or {}, at.resolution)
         found = versions.beyond(nexts)
         if found is None and at.phase == "history" and not at.live:
             found = versions.appended(last_stage(self._source.history, at.pin)[1], nexts)

@@ -57,13 +57,13 @@ class LakeVersions:
     Args:
         lake: The table.
         identities: The topics, by name.
-        rule: The rule that gave the job's boundary: an offset that another rule gives is not comparable.
+        known: The job's boundary: an offset that another rule gives is not comparable, unless this one covers nothing.
     """
 
-    def __init__(self, lake: LakeStage, identities: Mapping[str, TopicIdentity], rule: str) -> None:
+    def __init__(self, lake: LakeStage, identities: Mapping[str, TopicIdentity], known: Resolution) -> None:
         self._lake = lake
         self._identities = identities
-        self._rule = rule
+        self._known = known
 
     def beyond(self, nexts: Offsets) -> NewerVersion | None:
         """The newest version, if it leads beyond a position and its rows carry offsets.
@@ -98,7 +98,7 @@ class LakeVersions:
         except BoundaryError as error:
             logger.warning("the newest snapshot gives no boundary: %s", error)
             return None
-        if resolution.rule != self._rule:
+        if resolution.rule != self._known.rule and self._known.boundary.ranges:
             return None
         if not increment and self._lake.refuses_replay(resolution):
             return None
