@@ -52,7 +52,10 @@ class HistorySequence:
                 continue
             cut = resolution
             if resolution is not None and stage is not self.last:
-                columns = stage.offset_columns(own, tuple(resolution.boundary.topics), resolution.columns)
+                topics = resolution.boundary.topics
+                # Offsets of a topic that was created again say nothing about its earlier incarnations' rows.
+                again = any(topic.earlier for topic in topics.values())
+                columns = None if again else stage.offset_columns(own, tuple(topics), resolution.columns)
                 cut = replace(resolution, boundary=resolution.ends[number], trim=True, columns=columns, ends=())
             opened.append(stage.open(request, own, cut))
         return OpenHistorySequence(opened)

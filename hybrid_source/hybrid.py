@@ -177,7 +177,7 @@ def _covering(resolution: Resolution, begins: Boundary) -> Resolution:
         topics[at.topic][at.partition] = replace(covered, start=start)
     known = resolution.boundary.topics
     boundary = replace(
-        resolution.boundary, topics={name: TopicBoundary(found, known[name].topic_id) for name, found in topics.items()}
+        resolution.boundary, topics={name: replace(known[name], partitions=found) for name, found in topics.items()}
     )
     return replace(resolution, boundary=boundary)
 

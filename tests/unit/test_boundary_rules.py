@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import jsonschema
 import polars as pl
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
@@ -297,6 +298,8 @@ def test_hyb_05_a_reset_record_covers_nothing_of_the_topic_as_it_is_now(catalog:
         (Incarnation("id-1", "c1"),),
     )
     assert "1 earlier incarnations" in found.evidence
+    schema = json.loads((Path(__file__).parents[2] / "docs" / "boundary-format.schema.json").read_text())
+    jsonschema.validate(found.boundary.to_json(), schema)
     # Others add rows: offsets of the former incarnation must not be taken for those of the present one.
     append(table, rows((None, None)))
     found = resolve(table)
