@@ -27,6 +27,8 @@ MEDIA_TYPE: Final = "application/problem+json"
 
 _BY_CODE: Final = {
     "JOB_NOT_FOUND": HTTPStatus.NOT_FOUND,
+    "CHECKPOINT_NOT_FOUND": HTTPStatus.NOT_FOUND,
+    "SEAM_NOT_FOUND": HTTPStatus.NOT_FOUND,
     "JOB_DELETED": HTTPStatus.GONE,
     "JOB_ACTIVE": HTTPStatus.CONFLICT,
     "JOB_OVER": HTTPStatus.CONFLICT,

@@ -21,6 +21,7 @@ from api.models import (
     job_detail,
     job_view,
 )
+from api.numbers import with_text_integers
 from api.problems import MEDIA_TYPE
 from headrace.jobs.backfill import BackfillRequest
 from headrace.jobs.records import Created
@@ -76,6 +77,13 @@ def list_jobs(service: Service, cursor: Cursor = None, limit: Limit = 50, state:
 def get_job(job_id: str, service: Service) -> JobDetail:
     """One job or backfill, with its spec, progress and past."""
     return job_detail(*service.get(job_id))
+
+
+@router.get("/v1/jobs/{job_id}/seam", tags=["jobs"], responses=_problems(404, 410))
+def get_seam(job_id: str, service: Service) -> dict[str, Any]:
+    """The seam proof of a job: what came from the lake, what from Kafka, what is missing or there twice."""
+    proof: dict[str, Any] = with_text_integers(service.seam(job_id))
+    return proof
 
 
 @router.post("/v1/jobs/{job_id}/stop", tags=["jobs"], responses=_problems(404, 409, 410))

@@ -12,7 +12,7 @@ from api.app import Settings
 from api.server import run
 from headrace.jobs.config import Config
 from headrace.jobs.supervisor import Policy
-from headrace.kernel.errors import HeadraceError, SpecError
+from headrace.kernel.errors import HeadraceError, NotFoundError, SpecError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,6 +43,11 @@ class DoublePlanner:
             "records_total": 20,
         }
         return {"sources": [{"name": name, "history": history} for name in spec.sources]}
+
+    def seam(self, spec: JobSpec) -> dict[str, Json]:
+        if spec.name == "seamless":
+            raise NotFoundError("job 'seamless' has no source with both history and tail", code="SEAM_NOT_FOUND")
+        return {"job": spec.name, "epoch": 2**60, "exact": True, "sources": []}
 
 
 def settings(state: Path) -> Settings:

@@ -52,6 +52,9 @@ def print_seam(proof: SeamProof, console: Console) -> None:
         for partition in source.partitions:
             table.add_row(*_cells(partition), style=None if partition.exact else "red")
         console.print(table)
+        for switch in source.switches:
+            where = ", ".join(f"{topic}[{partition}] {at}" for (topic, partition), at in sorted(switch.at.items()))
+            console.print(f"{switch.kind} by {switch.rule} at {where}", markup=False, highlight=False)
         for partition in source.partitions:
             for first, after in partition.lost:
                 place = f"{partition.topic}[{partition.partition}]"

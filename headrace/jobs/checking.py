@@ -11,6 +11,7 @@ import polars as pl
 from headrace.jobs.compile import CompiledJob, compile_job
 from headrace.jobs.config import Config
 from headrace.jobs.planning import plan_job
+from headrace.jobs.seam import prove_seam
 from headrace.jobs.spec import IcebergSink, JobSpec
 from headrace.kernel.protocols import Json
 
@@ -35,6 +36,11 @@ class CompilingPlanner:
         """See :meth:`headrace.jobs.service.Planner.plan`."""
         with self._compiled(spec) as job:
             return plan_job(job).to_json()
+
+    def seam(self, spec: JobSpec) -> dict[str, Json]:
+        """See :meth:`headrace.jobs.service.Planner.seam`."""
+        with self._compiled(spec) as job:
+            return prove_seam(job).to_json()
 
     @contextmanager
     def _compiled(self, spec: JobSpec) -> Iterator[CompiledJob]:

@@ -1,18 +1,20 @@
 """The seam proof: shows, partition by partition, that history and tail meet without a hole and without an overlap.
 
 What the job decided (snapshot, boundary, start of the tail) comes from its newest checkpoint; what the lake really
-holds comes from a scan of the two offset columns of the pinned snapshot, when it has them.
+holds comes from a scan of the two offset columns of the pinned snapshot, when it has them. The scan is done once, and
+what it found is stored with the job (:mod:`headrace.jobs.seam_store`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Final
 
 import polars as pl
 
 from headrace.jobs.compile import CompiledJob
+from headrace.jobs.seam_store import LakeSide, SeamStore, Sides
 from headrace.kernel.boundary import PartitionRange, TopicPartition
 from headrace.kernel.errors import NotFoundError
 from headrace.kernel.protocols import Json
@@ -23,38 +25,13 @@ from hybrid_source.history_rows import column
 from hybrid_source.history_sequence import last_stage
 from hybrid_source.history_stage import LakeHistory
 from hybrid_source.hybrid import HybridPosition, HybridSource
-from hybrid_source.resolution import OffsetNames
+from hybrid_source.hybrid_position import Switch
+from hybrid_source.resolution import OffsetNames, Resolution
 from hybrid_source.tail_position import TailPosition
 
 SHOWN_HOLES: Final = 20
 _PARTITION: Final = "partition"
 _OFFSET: Final = "offset"
-
-
-@dataclass(frozen=True, slots=True)
-class LakeSide:
-    """What the lake holds of one partition below the boundary, by a scan.
-
-    Attributes:
-        rows: Rows below the boundary.
-        first: Lowest offset; None without rows.
-        last: Highest offset; None without rows.
-        duplicates: Rows more than there are distinct offsets.
-        holes: Ranges (start inclusive, next exclusive) between the first and the last offset that have no row, at most
-            ``SHOWN_HOLES`` of them. Compaction, transaction markers and aborted records leave holes, too.
-        trimmed: Rows at or above the boundary, which the job leaves to the tail.
-    """
-
-    rows: int
-    first: int | None
-    last: int | None
-    duplicates: int
-    holes: Sequence[tuple[int, int]]
-    trimmed: int
-
-    def once(self) -> LakeSide:
-        """As a job sees it that reads each offset once."""
-        return replace(self, rows=self.rows - self.duplicates, duplicates=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +87,10 @@ class PartitionSeam:
 
 @dataclass(frozen=True, slots=True)
 class SourceSeam:
-    """The seam of one source: the pinned version of its history, how the boundary was found, and its partitions."""
+    """The seam of one source: the pinned version of its history, how the boundary was found, and its partitions.
+
+    ``switches`` are the last passages between lake and topic, oldest first.
+    """
 
     source: str
     phase: str
@@ -118,6 +98,7 @@ class SourceSeam:
     rule: str
     evidence: str
     partitions: Sequence[PartitionSeam]
+    switches: Sequence[Switch] = ()
 
     @property
     def exact(self) -> bool:
@@ -133,6 +114,7 @@ class SourceSeam:
             "rule": self.rule,
             "evidence": self.evidence,
             "partitions": [partition.to_json() for partition in self.partitions],
+            "switches": [switch.to_json() for switch in self.switches],
             "exact": self.exact,
         }
 
@@ -157,11 +139,13 @@ class SeamProof:
 
 
 def prove_seam(job: CompiledJob) -> SeamProof:
-    """Prove the seams of a job from its newest checkpoint and its pinned histories. Takes nothing over, writes nothing.
+    """Prove the seams of a job from its newest checkpoint and its pinned histories.
+
+    Takes nothing over, and writes nothing but what a scan has found.
 
     Raises:
         NotFoundError: The job has no checkpoint yet, or no source with both history and tail.
-        SnapshotGoneError: The pinned snapshot is no longer there to be looked at.
+        SnapshotGoneError: The pinned snapshot is no longer there to be looked at, and never was.
     """
     store = open_store(job.store, job.config.object_stores)
     head = store.head.read()
@@ -170,18 +154,19 @@ def prove_seam(job: CompiledJob) -> SeamProof:
             f"job {job.uid!r} has no checkpoint yet", detail=f"looked in {job.store}", code="CHECKPOINT_NOT_FOUND"
         )
     record = CheckpointStore(store, job.uid).read(head.record)
+    scans = SeamStore(store.blobs)
     found = [
         seam
         for name, position in record.positions.items()
         if isinstance(source := job.sources.get(name), HybridSource)
-        and (seam := _source(source, HybridPosition.from_json(position))) is not None
+        and (seam := _source(source, HybridPosition.from_json(position), record.epoch, scans)) is not None
     ]
     if not found:
         raise NotFoundError(f"job {job.uid!r} has no source with both history and tail", code="SEAM_NOT_FOUND")
     return SeamProof(job.uid, record.epoch, found)
 
 
-def _source(source: HybridSource, at: HybridPosition) -> SourceSeam | None:
+def _source(source: HybridSource, at: HybridPosition, epoch: int, scans: SeamStore) -> SourceSeam | None:
     if source.tail is None or source.history is None or at.resolution is None:
         return None
     history, pin = last_stage(source.history, at.pin)
@@ -189,10 +174,11 @@ def _source(source: HybridSource, at: HybridPosition) -> SourceSeam | None:
         return None
     ranges = at.resolution.boundary.ranges
     tail = TailPosition.from_json(at.tail)
-    found, names = at.resolution, at.resolution.columns
-    opened = history.open_history(pin)
-    topics = {topic: covered.partitions for topic, covered in found.boundary.topics.items()}
-    lake = _lake(opened, names, topics, distinct=found.distinct) if names is not None else None
+    lake = scans.find(source.name, at)
+    if lake is None and at.resolution.columns is not None:
+        lake = _lake(history.open_history(pin), at.resolution)
+        if lake is not None:
+            scans.keep(source.name, at, epoch, lake)
     starts = at.handover or {}
     partitions = [
         PartitionSeam(
@@ -207,20 +193,22 @@ def _source(source: HybridSource, at: HybridPosition) -> SourceSeam | None:
         )
         for place in sorted({*ranges, *starts, *tail.partitions, *(lake or {})})
     ]
-    return SourceSeam(source.name, at.phase, at.pin, at.resolution.rule, at.resolution.evidence, partitions)
+    return SourceSeam(
+        source.name, at.phase, at.pin, at.resolution.rule, at.resolution.evidence, partitions, at.switches
+    )
 
 
-def _lake(
-    history: History, names: OffsetNames, topics: Mapping[str, Mapping[int, PartitionRange]], *, distinct: bool
-) -> Mapping[TopicPartition, LakeSide] | None:
-    if len(topics) > 1 and names.topic is None:
+def _lake(history: History, resolution: Resolution) -> Sides | None:
+    names, topics = resolution.columns, resolution.boundary.topics
+    if names is None or (len(topics) > 1 and names.topic is None):
         return None
     sides = {}
-    for topic, ranges in topics.items():
-        found = scan_lake(history, names, topic, ranges)
+    for topic, covered in topics.items():
+        found = scan_lake(history, names, topic, covered.partitions)
         if found is None:
             return None
-        sides.update({TopicPartition(topic, at): side.once() if distinct else side for at, side in found.items()})
+        for number, side in found.items():
+            sides[TopicPartition(topic, number)] = side.once() if resolution.distinct else side
     return sides
 
 

@@ -40,6 +40,9 @@ class Planner(Protocol):
     def plan(self, spec: JobSpec) -> dict[str, Json]:
         """What a run would read."""
 
+    def seam(self, spec: JobSpec) -> dict[str, Json]:
+        """The seam proof of a job."""
+
 
 class JobService:
     """Creates, shows, stops and deletes jobs.
@@ -137,6 +140,16 @@ class JobService:
                 f"job {job_id} is no {kind}", hint=f"GET /v1/{job.kind}s/{job_id}", code="JOB_NOT_FOUND"
             )
         return job, self._store.history(job_id)
+
+    def seam(self, job_id: str) -> dict[str, Json]:
+        """The seam proof of a job: :func:`headrace.jobs.seam.prove_seam`.
+
+        Raises:
+            NotFoundError: ``JOB_NOT_FOUND``, ``JOB_DELETED``, ``CHECKPOINT_NOT_FOUND`` (it has none yet) or
+                ``SEAM_NOT_FOUND``.
+            HeadraceError: A catalog or the checkpoint store does not answer.
+        """
+        return self._planner.seam(parse_job(self._store.get(job_id).spec))
 
     def page(
         self, *, limit: int, after: str | None, kind: JobKind | None = None, states: Collection[JobState] = ()

@@ -203,10 +203,16 @@ class Graph:
 
     def inputs(self, node: StatefulNode) -> tuple[str, ...]:
         """What feeds a stateful operator, whatever stateless steps lie in between: ports of sources and operators."""
-        stream = node.input
-        while isinstance(current := self.node(stream.node), TransformNode):
-            stream = current.input
-        return (f"source {stream}" if isinstance(current, SourceNode) else str(stream),)
+        found: set[str] = set()
+        waiting = [node.input]
+        while waiting:
+            stream = waiting.pop()
+            current = self.node(stream.node)
+            if isinstance(current, TransformNode):
+                waiting += _streams(current)
+            else:
+                found.add(f"source {stream}" if isinstance(current, SourceNode) else str(stream))
+        return tuple(sorted(found))
 
     def fingerprint(self) -> str:
         """A digest of the stateful part: ids, definitions and what feeds them. Stateless changes keep it."""

@@ -135,6 +135,14 @@ def test_a_job_that_is_over_is_resumed_as_a_new_one(client: httpx.Client) -> Non
     problem(client.post(f"/v1/jobs/{over}/resume"), 409, "JOB_OVER")
 
 
+def test_the_seam_of_a_job(client: httpx.Client) -> None:
+    problem(client.get("/v1/jobs/job_nope/seam"), 404, "JOB_NOT_FOUND")
+    made = [client.post("/v1/jobs", json={"spec": spec(name, "end")}).json()["id"] for name in ("one", "seamless")]
+    proof = client.get(f"/v1/jobs/{made[0]}/seam").json()
+    assert proof == {"job": "one", "epoch": str(2**60), "exact": True, "sources": []}
+    problem(client.get(f"/v1/jobs/{made[1]}/seam"), 404, "SEAM_NOT_FOUND")
+
+
 def test_integers_are_exact(client: httpx.Client) -> None:
     job_id = client.post("/v1/jobs", json={"spec": spec(words="end")}).json()["id"]
     done = wait(client, job_id, "FINISHED")
@@ -292,8 +300,8 @@ def test_health_and_openapi(client: httpx.Client) -> None:
     assert client.get("/readyz").json() == {"status": "ready", "role": "active"}
     described = client.get("/openapi.json").json()
     assert set(described["paths"]) == {
-        "/v1/jobs", "/v1/jobs/{job_id}", "/v1/jobs/{job_id}/stop", "/v1/jobs/{job_id}/resume", "/v1/backfills",
-        "/v1/backfills/{job_id}",
+        "/v1/jobs", "/v1/jobs/{job_id}", "/v1/jobs/{job_id}/stop", "/v1/jobs/{job_id}/resume", "/v1/jobs/{job_id}/seam",
+        "/v1/backfills", "/v1/backfills/{job_id}",
         "/healthz", "/readyz",
     }  # fmt: skip
     for path, methods in described["paths"].items():

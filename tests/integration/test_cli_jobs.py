@@ -186,7 +186,15 @@ def test_archive_plan_run_and_seam(site: Site) -> None:
         (500, 500, 800),
         (500, 500, 800),
     ]
-    assert "the seam is exact" in site.run("seam", job)
+    assert seam["sources"][0]["switches"][-1]["kind"] == "handover"
+    lake = list(site.folder.rglob("clicks/data/**/*.parquet"))
+    assert lake
+    for path in lake:
+        path.unlink()
+    assert json.loads(site.run("seam", job, "--json")) == seam, "the proof is stored with the job"
+    shown = site.run("seam", job)
+    assert "the seam is exact" in shown
+    assert "handover by" in shown
 
 
 def test_stop_kill_and_go_on(site: Site) -> None:

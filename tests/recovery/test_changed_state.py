@@ -30,6 +30,7 @@ from headrace.testing import (
     memory_store,
 )
 from operators.stateless import Filter
+from operators.union import Union
 from operators.window import TumblingWindow
 
 SCHEMA = pl.Schema({"t": pl.Datetime("us", "UTC"), "k": pl.String(), "v": pl.Int64()})
@@ -51,7 +52,7 @@ def window(name: str = "w", size_us: int = MINUTE, by: str = "k") -> TumblingWin
 
 def job(
     table: MemoryTable,
-    *stateful: StatefulNode,
+    *stateful: StatefulNode | TransformNode,
     where: str = "v >= 0",
     ticks: int = 2,
     schema: pl.Schema = SCHEMA,
@@ -103,11 +104,18 @@ def test_sta_01_stateless_changes_restore(store: JobStore) -> None:
             ["before: new", "w: fed by before instead of source a"],
         ),
         ([held(window("other"))], ["w: removed", "other: new"]),
+        (
+            [
+                TransformNode("all", Stream("keep-a"), Union("all", SCHEMA), (Stream("keep-b"),)),
+                held(feed="all"),
+            ],
+            ["w: fed by source a, source b instead of source a"],
+        ),
     ],
-    ids=["window size", "key", "removed", "other source", "inserted before it", "renamed"],
+    ids=["window size", "key", "removed", "other source", "inserted before it", "renamed", "further source"],
 )
 def test_sta_01_state_that_no_longer_fits_is_refused_with_the_list(
-    store: JobStore, changed: Sequence[StatefulNode], differences: list[str]
+    store: JobStore, changed: Sequence[StatefulNode | TransformNode], differences: list[str]
 ) -> None:
     before = store.head.read()
     assert before is not None

@@ -10,12 +10,16 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from headrace.cli.seam import print_seam
-from headrace.jobs.seam import LakeSide, PartitionSeam, SeamProof, SourceSeam, scan_lake
-from headrace.kernel.boundary import PartitionRange
+from headrace.jobs.seam import PartitionSeam, SeamProof, SourceSeam, scan_lake
+from headrace.jobs.seam_store import LakeSide, SeamStore
+from headrace.kernel.boundary import Boundary, PartitionRange, TopicBoundary, TopicPartition
+from headrace.testing.stores import MemoryBlobs
+from hybrid_source.hybrid_position import KEPT_SWITCHES, HybridPosition
 from hybrid_source.parquet_history import open_parquet
-from hybrid_source.resolution import OffsetNames
+from hybrid_source.resolution import OffsetNames, Resolution
 
 NAMES = OffsetNames()
+NOTHING = LakeSide(0, None, None, 0, [], 7)
 
 
 def scan(folder: Path, files: list[list[tuple[int, int]]], boundary: dict[int, int]) -> dict[int, LakeSide]:
@@ -127,3 +131,20 @@ def test_proof_for_people_and_machines() -> None:
     facts = proof.to_json()
     assert facts["exact"] is False
     assert facts["sources"][0]["partitions"][0]["missing"] == 1
+
+
+def test_scans_are_stored_and_bounded() -> None:
+    store = SeamStore(MemoryBlobs())
+    boundary = Resolution(Boundary({"t": TopicBoundary({0: PartitionRange(0, 3)}, None)}), "record", "evidence")
+    at = [HybridPosition("tail", pin={"snapshot": number}, resolution=boundary) for number in range(KEPT_SWITCHES + 2)]
+    sides = [
+        {TopicPartition("t", 0): LakeSide(number, 0, 2**53 + 1, 0, [(1, 2)], 0), TopicPartition("t", 1): NOTHING}
+        for number in range(len(at))
+    ]
+    for epoch, (position, found) in enumerate(zip(at, sides, strict=True)):
+        assert store.find("a/b", position) is None
+        store.keep("a/b", position, epoch, found)
+        store.keep("other", position, epoch, {})
+    assert [store.find("a/b", position) for position in at] == [None, None, *sides[2:]]
+    assert store.find("other", at[-1]) == {}
+    assert len(store.blobs.list("seam/")) == 2 * KEPT_SWITCHES
