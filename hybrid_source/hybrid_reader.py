@@ -17,14 +17,16 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from headrace.kernel.boundary import Boundary, PartitionRange, TopicBoundary, TopicPartition, timestamp
+from headrace.kernel.boundary import Boundary, TopicPartition
 from headrace.kernel.errors import DecodeError, GapError, HeadraceError, InternalError, SpecError
 from headrace.kernel.protocols import Batch, Json, Note, Position, ReadRequest
+from hybrid_source.coverage import coverage
 from hybrid_source.handover_policy import HandoverPolicy
 from hybrid_source.history_sequence import increment_of, last_stage, with_last
 from hybrid_source.hybrid_position import HybridPosition, LakeRead, Offsets, Switch, SwitchKind
 from hybrid_source.hybrid_watermark import TailStartTimes, raised
 from hybrid_source.lake_versions import LakeVersions, NewerVersion, reach
+from hybrid_source.retention_watch import EVERY_S, RetentionWatch
 from hybrid_source.stages import (
     END_OF_HISTORY,
     HistoryBatch,
@@ -34,6 +36,7 @@ from hybrid_source.stages import (
     TailBatch,
     TailStage,
 )
+from hybrid_source.tail_position import TailPosition
 
 if TYPE_CHECKING:
     from hybrid_source.hybrid import HybridSource
@@ -66,6 +69,7 @@ class HybridReader:
         self._starts = (
             TailStartTimes(source.tail, source.event_time, source.clock) if source.tail and source.event_time else None
         )
+        self._watch = RetentionWatch(source.tail, source.clock) if source.tail is not None else None
         self._notes: list[Note] = []
         self._tail: OpenTail | None = None
         self._replay: Replay | None = None
@@ -84,6 +88,8 @@ class HybridReader:
 
     def poll(self, timeout: float) -> Batch | None:
         """See :meth:`headrace.kernel.protocols.SourceReader.poll`."""
+        if self._watch is not None:
+            self._look_at_retention(self._watch)
         if self._at.phase == "history":
             return self._poll_history()
         if self._replay is not None:
@@ -111,14 +117,7 @@ class HybridReader:
         at = HybridPosition.from_json(position)
         if at.phase != "tail" or self._source.tail is None or at.identities is None:
             return None
-        start = at.start or {}
-        ranges: dict[str, dict[int, PartitionRange]] = {}
-        for place, offset in self._source.tail.offsets(at.tail).items():
-            covered = PartitionRange(min(start.get(place, 0), offset), offset)
-            ranges.setdefault(place.topic, {})[place.partition] = covered
-        topics = {name: TopicBoundary(found, at.identities[name].topic_id) for name, found in ranges.items()}
-        cluster = next((topic.cluster_id for topic in at.identities.values()), None)
-        return Boundary(topics, cluster, None if at.watermark is None else timestamp(at.watermark))
+        return coverage(at.start or {}, TailPosition.from_json(at.tail), at.identities, at.watermark)
 
     def progress(self) -> Mapping[str, Json]:
         """See :meth:`headrace.kernel.protocols.SourceReader.progress`."""
@@ -131,6 +130,9 @@ class HybridReader:
             facts["lag"], facts["reads"] = self._replay.lag(), "lake"
         elif self._tail is not None:
             facts["lag"], facts["reads"] = self._tail.lag(), "topic"
+        if self._watch is not None:
+            facts["lost"] = [gap.to_json() for gap in TailPosition.from_json(self._at.tail).lost]
+            facts |= self._watch.facts()
         return facts
 
     def close(self) -> None:
@@ -214,6 +216,16 @@ class HybridReader:
         done = fraction - self._fraction_at_start
         elapsed = self._clock.monotonic() - self._opened
         return elapsed / done * (1 - fraction) if done > 0 else None
+
+    def _look_at_retention(self, watch: RetentionWatch) -> None:
+        """Say what threatens; what is gone already is not read on for, unless a newer version of the table may have it.
+
+        Raises:
+            GapError: What the tail needs has been deleted while the history was read, under ``on_gap: fail``.
+        """
+        left = EVERY_S if self._history is None else self._eta(self._history.fraction(self._at.cursor))
+        if watch.look(self._at.tail, left) and watch.passed and self._history is not None and not self._may_look_back:
+            self._wanted_tail().verify(self._at.tail)
 
     # ---------------------------------------------------------------------------------------------------- going live
 

@@ -11,6 +11,7 @@ from headrace.kernel.durations import format_duration_us
 from headrace.kernel.protocols import Json
 from hybrid_source.stages import Expiry, TailStage
 
+CODE: Final = "retention"
 EVERY_S: Final = 60.0
 SOON_S: Final = 900.0
 """What counts as soon where nobody knows how long the history will take."""
@@ -20,7 +21,7 @@ SPARE: Final = 1.25
 
 
 class RetentionWatch:
-    """Estimates about once a minute, and says what threatens once.
+    """Estimates about once a minute, the first time a minute after it was made.
 
     Args:
         tail: The tail.
@@ -30,33 +31,47 @@ class RetentionWatch:
     def __init__(self, tail: TailStage, clock: Clock) -> None:
         self._tail = tail
         self._clock = clock
-        self._looked = float("-inf")
-        self._warned: set[TopicPartition] = set()
-        self.expiries: Sequence[Expiry] = ()
+        self._looked = clock.monotonic()
+        self._expiries: Sequence[Expiry] = ()
+        self._warnings: dict[TopicPartition, str] = {}
 
-    def look(self, position: Json, history_s: float | None) -> Sequence[Expiry]:
-        """Estimate, if it is time to.
+    @property
+    def passed(self) -> bool:
+        """Something that is needed was gone at the last look."""
+        return any(found.passed for found in self._expiries)
+
+    def look(self, position: Json, history_s: float | None) -> bool:
+        """Estimate, if it is time to; says whether it was.
 
         Args:
             position: What the tail needs next.
             history_s: Estimated seconds until the tail is read; None: unknown.
-
-        Returns:
-            The partitions whose records may be gone by then and that have not been named since they last were safe.
         """
         now = self._clock.monotonic()
         if now - self._looked < EVERY_S:
-            return ()
+            return False
         self._looked = now
-        self.expiries = self._tail.expiries(position)
+        self._expiries = self._tail.expiries(position)
         limit = SOON_S if history_s is None else history_s * SPARE
-        threatened = [found for found in self.expiries if found.seconds is not None and found.seconds <= limit]
-        new = [found for found in threatened if found.at not in self._warned]
-        self._warned = {found.at for found in threatened}
-        return new
+        threatened = [found for found in self._expiries if found.seconds is not None and found.seconds <= limit]
+        # The words of the first look stay: an event is told once, not again for each minute that passes.
+        self._warnings = {
+            found.at: _warning(found, history_s)
+            if found.passed
+            else self._warnings.get(found.at, "") or _warning(found, history_s)
+            for found in threatened
+        }
+        return True
+
+    def facts(self) -> dict[str, Json]:
+        """For :meth:`headrace.kernel.protocols.SourceReader.progress`: ``retention`` and ``warnings``."""
+        return {
+            "retention": [found.to_json() for found in self._expiries],
+            "warnings": [{"code": CODE, "message": message} for message in self._warnings.values()],
+        }
 
 
-def warning(expiry: Expiry, history_s: float | None) -> str:
+def _warning(expiry: Expiry, history_s: float | None) -> str:
     """What threatens a partition, in words."""
     place = f"{expiry.at.topic}[{expiry.at.partition}]"
     if expiry.passed:

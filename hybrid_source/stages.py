@@ -325,6 +325,14 @@ class TailStage(Protocol):
     def ranges(self) -> Mapping[TopicPartition, tuple[int, int]]:
         """By partition, what the log holds now: its start (inclusive) and its end (high watermark, exclusive)."""
 
+    def verify(self, position: Json) -> None:
+        """Look whether the log still holds what a position needs.
+
+        Raises:
+            GapError: It does not, and the job is not to go on without.
+            IdentityError: A wanted offset lies beyond the end of the log, or a partition is gone.
+        """
+
     def expiries(self, position: Json) -> Sequence[Expiry]:
         """By partition, until when the log will hold what a position needs. May take seconds."""
 

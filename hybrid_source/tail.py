@@ -115,6 +115,10 @@ class KafkaTail:
         found = self._metadata.ranges(places(self.topics.find(self._metadata)))
         return {at: (held.earliest, held.latest) for at, held in found.items()}
 
+    def verify(self, position: Json) -> None:
+        """See :meth:`hybrid_source.stages.TailStage.verify`."""
+        self._offsets.checked(TailPosition.from_json(position), places(self.topics.find(self._metadata)))
+
     def expiries(self, position: Json) -> Sequence[Expiry]:
         """See :meth:`hybrid_source.stages.TailStage.expiries`."""
         return self._retention.expiries(TailPosition.from_json(position).nexts)

@@ -127,7 +127,11 @@ class SourceReader(Protocol):
         """What of its topics a source at ``position`` has handed out, or None for a source without a topic."""
 
     def progress(self) -> Mapping[str, Json]:
-        """Facts for people: phase, percent, ETA, lag per partition, watermark."""
+        """Facts for people: phase, percent, ETA, lag per partition, watermark.
+
+        ``lost`` is the gap ledger, ``retention`` says by partition for how long the topic keeps what is needed, and
+        ``warnings`` are ``{code, message}`` of what threatens: each is told as an event when it appears.
+        """
 
     def close(self) -> None:
         """Release clients and threads. May never run."""

@@ -63,6 +63,25 @@ class LostOffsets:
 
 
 @dataclass(frozen=True, slots=True)
+class KeptOffsets:
+    """For how long a topic keeps what is needed of a partition.
+
+    Attributes:
+        topic: The topic.
+        partition: The partition.
+        next: The next offset that is needed.
+        log_start: The first offset that is still there.
+        seconds: Estimated seconds, at the earliest, until retention passes ``next``; None: never, or unknown.
+    """
+
+    topic: str
+    partition: int
+    next: int
+    log_start: int
+    seconds: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """A job's counters at one moment. Counts run from the start of this process.
 
@@ -81,6 +100,7 @@ class Progress:
         error_rows: Records that could not be decoded and were skipped or routed.
         state_rows: Rows held in operator state.
         lost: The gap ledger: what the job has gone on without.
+        kept: What retention leaves, by partition, as last looked at.
     """
 
     phase: Phase
@@ -97,6 +117,7 @@ class Progress:
     error_rows: int = 0
     state_rows: int = 0
     lost: Sequence[LostOffsets] = ()
+    kept: Sequence[KeptOffsets] = ()
 
     def to_json(self) -> dict[str, Json]:
         """The same as JSON values, for logs, the job store and the API."""
@@ -118,6 +139,7 @@ class Progress:
             "error_rows": self.error_rows,
             "state_rows": self.state_rows,
             "lost": [asdict(gap) for gap in self.lost],
+            "retention": [asdict(kept) for kept in self.kept],
         }
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from headrace.kernel.clock import Clock
 from headrace.runtime.dataflow import Counters, Dataflow
-from headrace.runtime.observer import LostOffsets, Observer, PartitionLag, Phase, Progress
+from headrace.runtime.observer import Event, KeptOffsets, Level, LostOffsets, Observer, PartitionLag, Phase, Progress
 from headrace.runtime.pump import Pump
 
 EVERY_S: Final = 0.5
@@ -26,6 +26,7 @@ class Meter:
         self.rows_out: dict[str, int] = {}
         self.late_rows = 0
         self.error_rows = 0
+        self._warned: set[tuple[str, str, str]] = set()
         self._before = Counters()
         self._reported = float("-inf")
         self._samples: deque[tuple[float, int]] = deque()
@@ -76,6 +77,7 @@ class Meter:
             return
         self._reported = now
         facts = [pump.progress for pump in pumps.values()]
+        self._warn(observer, {source: pump.progress.get("warnings", ()) for source, pump in pumps.items()})
         in_history = [fact for fact in facts if fact.get("phase") == "history"]
         lag = [
             PartitionLag(at["topic"], at["partition"], at["next"], at["end"])
@@ -101,8 +103,16 @@ class Meter:
                 self.error_rows + pending.error_rows - self._before.error_rows,
                 flow.state_rows(),
                 [LostOffsets(**gap) for fact in facts for gap in fact.get("lost", ())],
+                [KeptOffsets(**kept) for fact in facts for kept in fact.get("retention", ())],
             )
         )
+
+    def _warn(self, observer: Observer, warnings: Mapping[str, Sequence[Mapping[str, str]]]) -> None:
+        """Tell what threatens, once for as long as it does."""
+        now = {(source, found["code"], found["message"]) for source, told in warnings.items() for found in told}
+        for source, code, message in sorted(now - self._warned):
+            observer.on_event(Event(Level.WARNING, code, message, {"source": source}))
+        self._warned = now
 
     def _rate(self, now: float) -> float:
         self._samples.append((now, self.records))

@@ -304,9 +304,15 @@ class ScriptedTail:
         """See :meth:`TailStage.ranges`."""
         return {at: (self.world.log_start(at), self.world.log.end(at)) for at in self.world.log.partitions}
 
-    def expiries(self, position: Json) -> Sequence[Expiry]:  # noqa: ARG002 - the protocol's signature
-        """See :meth:`TailStage.expiries`. When a script forgets is its secret."""
-        return ()
+    def verify(self, position: Json) -> None:
+        """See :meth:`TailStage.verify`."""
+        self.world.check(self.offsets(position))
+
+    def expiries(self, position: Json) -> Sequence[Expiry]:
+        """See :meth:`TailStage.expiries`. When a script will forget is its secret."""
+        starts = {at: self.world.log_start(at) for at in self.world.log.partitions}
+        nexts = self.offsets(position)
+        return [Expiry(at, nexts[at], start, 0.0 if nexts[at] < start else None) for at, start in starts.items()]
 
     def first_event_times(self, position: Json, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         """See :meth:`TailStage.first_event_times`."""

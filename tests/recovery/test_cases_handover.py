@@ -158,11 +158,17 @@ def test_hyb_04_by_policy_the_job_goes_on_and_records_the_loss(site: Site) -> No
     history = site.table("history", rows[:100])
     read = source(topic, history, boundary={"offsets": {0: 100}}, tail={"on_gap": "record"})
     job = copy_job(site, "lossy", read)
-    site.finish(job)
+    plan = json.loads(site.cli("plan", job, "--json"))
+    assert plan["sources"][0]["tail"]["partitions"][0]["lost"] == [[100, 150]]
+    run = site.finish(job)
     assert_same(site.read("out"), pl.concat([rows[:100], rows[150:]]), "what is left")
-    seam = site.cli("seam", job, "--json")
-    assert "100" in seam
-    assert "150" in seam
+    told = [event["lost"] for event in run.events() if event.get("event") == "progress"]
+    assert told[-1] == [{"topic": topic, "partition": 0, "first": 100, "next": 150}]
+    seam = json.loads(site.cli("seam", job, "--json"))
+    assert seam["exact"] is False
+    assert seam["sources"][0]["partitions"][0]["lost"] == [[100, 150]]
+    shown = json.loads(site.cli("boundary", "show", site.name("out"), "--json"))
+    assert shown["boundary"]["topics"][topic]["partitions"]["0"] == {"start": 150, "next": 200}
 
 
 # --------------------------------------------------------------------------------------------------- HYB-06, restoring
