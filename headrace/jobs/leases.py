@@ -66,7 +66,7 @@ class JobLeases:
         if decided:
             for name in self._held.keys() - needed.keys():
                 self._held[name] = replace(self._held[name], unneeded=self._held[name].unneeded + 1)
-        done = [name for name, held in self._held.items() if held.unneeded > self._retain]
+        done = [name for name, held in self._held.items() if held.unneeded >= self._retain]
         return problems + list(self._release(done))
 
     def end(self, *, finished: bool) -> Sequence[HeadraceError]:

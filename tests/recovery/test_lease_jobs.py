@@ -179,6 +179,20 @@ def test_two_jobs_hold_two_leases_and_a_plan_holds_none(bench: Bench) -> None:
     assert off.lease is None
 
 
+def test_every_stage_of_a_history_is_leased_as_it_says(bench: Bench) -> None:
+    names = [f"local.ns.old{number}" for number in range(3)]
+    for name in names:
+        bench.append(name, ROWS)
+    stages = [{"table": names[0]}, {"table": names[1], "lease": "off"}, {"table": names[2], "split_rows": 10}]
+    spec = {**bench.spec(), "sources": {"events": {"history": stages}}}
+    with crash_at("after-commit"), pytest.raises(SimulatedCrashError):
+        bench.run(spec)
+    assert [[lease.holder for lease in bench.leases(name)] for name in names] == [["events"], [], ["events"]]
+    bench.run(spec)
+    assert not any(bench.leases(name) for name in names)
+    assert bench.rows() == 300
+
+
 def test_a_catalog_that_takes_no_tags_is_a_warning(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise AccessDeniedError("cannot commit to table local.ns.events", hint="check the rights")
