@@ -12,20 +12,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
 from headrace.kernel.boundary import Boundary, TopicPartition
-from headrace.kernel.errors import DecodeError, GapError, HeadraceError, InternalError, SpecError
+from headrace.kernel.errors import GapError, HeadraceError, InternalError, SpecError
 from headrace.kernel.protocols import Batch, Json, Note, Position, ReadRequest
 from hybrid_source.coverage import coverage
+from hybrid_source.dead_letters import undecodable
 from hybrid_source.handover_policy import HandoverPolicy
-from hybrid_source.history_sequence import increment_of, last_stage, with_last
+from hybrid_source.history_sequence import increment_of, with_last
 from hybrid_source.hybrid_position import HybridPosition, LakeRead, Offsets, Switch, SwitchKind
 from hybrid_source.hybrid_watermark import TailStartTimes, raised
-from hybrid_source.lake_versions import LakeVersions, NewerVersion, reach
+from hybrid_source.lake_versions import NewerVersion, reach
 from hybrid_source.retention_watch import EVERY_S, RetentionWatch
 from hybrid_source.stages import (
     END_OF_HISTORY,
@@ -37,6 +38,7 @@ from hybrid_source.stages import (
     TailStage,
 )
 from hybrid_source.tail_position import TailPosition
+from hybrid_source.ways_on import Way, WaysOn, wanted_tail
 
 if TYPE_CHECKING:
     from hybrid_source.hybrid import HybridSource
@@ -47,14 +49,6 @@ TAIL_TURNS: Final = 4
 """Polls of live partitions, at most, between two splits of the history."""
 
 _HELD: Final = -(2**63)
-
-
-@dataclass(frozen=True, slots=True)
-class _Way:
-    """The way on from the lake: an open topic, or a newer version of the table."""
-
-    tail: OpenTail | None = None
-    newer: NewerVersion | None = None
 
 
 class HybridReader:
@@ -77,7 +71,8 @@ class HybridReader:
         self._splits: Iterator[HistoryBatch] = iter(())
         self._turns = 0
         self._gap = False
-        self._ahead: _Way | None = None
+        self._ways = WaysOn(source, request)
+        self._ahead: Way | None = None
         self._looked_at_lag = self._opened
         if at.phase == "history":
             self._open_history()
@@ -208,7 +203,7 @@ class HybridReader:
         try:
             return starts.cap(self._at.tail, waiting)
         except GapError:
-            if not self._may_look_back:
+            if not self._ways.may_look_back:
                 raise
             return None  # whether a newer version of the table has what is gone is asked at the end of this one
 
@@ -224,8 +219,13 @@ class HybridReader:
             GapError: What the tail needs has been deleted while the history was read, under ``on_gap: fail``.
         """
         left = EVERY_S if self._history is None else self._eta(self._history.fraction(self._at.cursor))
-        if watch.look(self._at.tail, left) and watch.passed and self._history is not None and not self._may_look_back:
-            self._wanted_tail().verify(self._at.tail)
+        if (
+            watch.look(self._at.tail, left)
+            and watch.passed
+            and self._history is not None
+            and not self._ways.may_look_back
+        ):
+            wanted_tail(self._source).verify(self._at.tail)
 
     # ---------------------------------------------------------------------------------------------------- going live
 
@@ -247,12 +247,14 @@ class HybridReader:
         elif new:
             self._tail.go_live(new)
         if new:
-            self._at = replace(self._at, live=live)
+            nexts = self._nexts
+            handover = {**(self._at.handover or {}), **{at: nexts[at] for at in new}}
+            self._at = replace(self._at, live=live, handover=handover)
             self._note("partition-live", f"{_named(new)} went over to the topic, as their history is done")
 
     def _stop_tail(self, gap: GapError) -> None:
         """Read the history alone to its end, where a newer version of the table may have what the topic has lost."""
-        if not self._may_look_back:
+        if not self._ways.may_look_back:
             raise gap
         self._gap = True
         if self._tail is not None:
@@ -264,23 +266,19 @@ class HybridReader:
         """A limit at which the watermark stays where it is."""
         return _HELD if self._at.watermark is None else self._at.watermark
 
-    @property
-    def _may_look_back(self) -> bool:
-        return self._source.lake is not None and self._policy.looks_back
-
     # ---------------------------------------------------------------------------------------------- end of the history
 
     def _look_ahead(self) -> None:
         """Prepare the way on while the last rows are still being processed."""
         try:
-            self._ahead = self._way_on(self._at)
+            self._ahead = self._ways.find(self._at, self._tail)
         except HeadraceError as error:
             # Not due yet, and tried again when it is.
             logger.debug("the way on could not be prepared: %s", error)
 
-    def _taken_way(self) -> _Way:
+    def _taken_way(self) -> Way:
         way, self._ahead = self._ahead, None
-        return way if way is not None else self._way_on(self._at)
+        return way if way is not None else self._ways.find(self._at, self._tail)
 
     def _end_of_history(self) -> Batch:
         if self._source.tail is None:
@@ -298,38 +296,6 @@ class HybridReader:
         # The passage itself is worth a position: a restart then opens no file that has been read.
         return self._passage()
 
-    def _way_on(self, at: HybridPosition) -> _Way:
-        """Decide where to go from the lake: to the topic, or to a newer version of the table first.
-
-        Raises:
-            GapError: The topic no longer has the next offsets, and no version of the table has them.
-        """
-        tail = self._wanted_tail()
-        newer = self._newer(at) if self._policy.chase else None
-        if newer is not None and newer.ahead >= self._policy.worthwhile:
-            return _Way(newer=newer)
-        try:
-            if self._tail is not None:
-                return _Way(self._tail)
-            return _Way(tail.open(self._request, at.tail, at.watermark))
-        except GapError as gap:
-            if newer is None and self._may_look_back:
-                newer = self._newer(at)
-            if newer is not None and newer.closes(gap):
-                return _Way(newer=newer)
-            raise
-
-    def _newer(self, at: HybridPosition) -> NewerVersion | None:
-        lake = self._source.lake
-        if lake is None or at.resolution is None or self._source.history is None:
-            return None
-        nexts = self._wanted_tail().offsets(at.tail)
-        versions = LakeVersions(lake, at.identities or {}, at.resolution)
-        found = versions.beyond(nexts)
-        if found is None and at.phase == "history" and not at.live:
-            found = versions.appended(last_stage(self._source.history, at.pin)[1], nexts)
-        return found
-
     def _read_increment(self, tail: TailStage, newer: NewerVersion) -> None:
         history = self._source.history
         if history is None or self._at.resolution is None:
@@ -346,7 +312,7 @@ class HybridReader:
             self._starts = TailStartTimes(tail, self._source.event_time, self._clock)
         self._open_history()
 
-    def _enter_topic(self, way: _Way) -> None:
+    def _enter_topic(self, way: Way) -> None:
         """The topic takes over: from the history, or from the lake."""
         self._tail, at = way.tail, self._at
         nexts = self._nexts
@@ -362,7 +328,7 @@ class HybridReader:
             # The lake has been read further than the history went: there is the seam.
             resolution = replace(at.lake.resolution, ends=at.resolution.ends)
             at = replace(at, pin=with_last(self._source.history, at.pin, at.lake.pin), resolution=resolution)
-        handover = nexts if at.handover is None else at.handover
+        handover = {**nexts, **(at.handover or {})} if at.phase == "history" or at.handover is None else at.handover
         rule = at.lake.resolution.rule if at.lake else at.resolution.rule if at.resolution else ""
         self._at = replace(at, phase="tail", cursor=None, lake=None, live=frozenset(), handover=handover)
         self._at = self._at.switched(Switch("handover", nexts, rule))
@@ -372,7 +338,7 @@ class HybridReader:
     # ---------------------------------------------------------------------------------------------------------- tail
 
     def _open_behind_history(self) -> None:
-        tail = self._wanted_tail()
+        tail = wanted_tail(self._source)
         if self._at.lake is not None:
             self._open_lake(self._at.lake)
             return
@@ -381,17 +347,9 @@ class HybridReader:
         except GapError as gap:
             self._look_back(gap)
 
-    def _wanted_tail(self) -> TailStage:
-        if self._source.tail is None:
-            raise SpecError(
-                f"source {self._source.name!r} is in its tail by the checkpoint, but the job names no tail",
-                hint="restore the job's tail, or give the job another uid",
-            )
-        return self._source.tail
-
     def _poll_tail(self, tail: OpenTail, timeout: float) -> Batch | None:
         if self._policy.lag is not None and self._is_behind(tail, self._policy.lag):
-            newer = self._newer(self._at)
+            newer = self._ways.newer(self._at)
             if newer is not None and newer.ahead >= min(self._policy.worthwhile, self._policy.lag):
                 self._enter_lake(newer, "switch-back")
                 return self._passage()
@@ -414,7 +372,7 @@ class HybridReader:
         Raises:
             GapError: The lake does not have it, or is not to be asked.
         """
-        newer = self._newer(self._at) if self._policy.on_truncation else None
+        newer = self._ways.newer(self._at) if self._policy.on_truncation else None
         if newer is None or not newer.closes(gap):
             raise gap
         self._enter_lake(newer, "switch-back")
@@ -434,8 +392,10 @@ class HybridReader:
         if self._tail is not None:
             self._tail.close()
             self._tail = None
-        read = LakeRead(newer.pin, newer.resolution, kind)
-        self._at = replace(self._at, phase="tail", cursor=None, live=frozenset(), lake=read)
+        read, at = LakeRead(newer.pin, newer.resolution, kind), self._at
+        if at.live:  # some partitions have met the topic: there is the seam of all
+            at = replace(at, handover={**self._nexts, **(at.handover or {})})
+        self._at = replace(at, phase="tail", cursor=None, live=frozenset(), lake=read)
         self._at = self._at.switched(Switch(kind, self._nexts, newer.resolution.rule, newer.pin))
         self._note(kind, f"reads {newer.ahead} offsets from the table before the topic goes on")
         self._open_lake(read)
@@ -513,14 +473,3 @@ class HybridReader:
 
 def _named(partitions: frozenset[TopicPartition]) -> str:
     return "partition " + ", ".join(f"{topic}[{partition}]" for topic, partition in sorted(partitions))
-
-
-def undecodable(errors: pl.DataFrame) -> DecodeError:
-    """The error for the first of a batch's dead letters (``columns.ERRORS``)."""
-    first = errors.row(0, named=True)
-    return DecodeError(
-        f"record {first['topic']}[{first['partition']}]@{first['offset']} cannot be decoded",
-        detail=f"{first['reason']}; value begins {(first['value'] or b'')[:80]!r}",
-        hint="set on_error: skip for the source, or give its port `errors` a sink, to go on without such records",
-        context={name: first[name] for name in ("topic", "partition", "offset", "reason")},
-    )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from headrace.kernel.boundary import TopicPartition
-from headrace.testing.stages import Script, ScriptedLog
+from headrace.testing.script import Script, ScriptedLog
 from hybrid_source.hybrid import EventTime, HandoverPolicy
 
 if TYPE_CHECKING:

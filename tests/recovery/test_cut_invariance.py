@@ -24,7 +24,8 @@ from headrace.testing import (
     crash_at,
     memory_store,
 )
-from headrace.testing.stages import TOPIC
+from headrace.testing.script import TOPIC
+from headrace.testing.stages import scripted_source
 from operators.stateless import Filter
 from operators.window import TumblingWindow
 from tests.worlds import random_log, random_script
@@ -63,7 +64,7 @@ def outcome(log, script, dice):
     rows = dice.randint(1, 30)
     crashes = [(dice.choice(POINTS), dice.randint(1, 4)) for _ in range(dice.randint(0, 3))]
     windows, plain, late, store = MemoryTable(), MemoryTable(), MemoryTable(), memory_store()
-    program = job(log.source(script), windows, plain, late)
+    program = job(scripted_source(log, script), windows, plain, late)
     policy = CheckpointPolicy(interval_us=10**12, rows=rows, timeout_s=60)
 
     def go():

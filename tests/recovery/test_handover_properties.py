@@ -18,12 +18,13 @@ from hypothesis import strategies as st
 
 from headrace.kernel import columns as system
 from headrace.kernel.protocols import ReadRequest
+from headrace.testing.stages import scripted_source
 from hybrid_source.hybrid_position import HybridPosition
 from tests.worlds import random_log, random_script
 
 if TYPE_CHECKING:
     from headrace.kernel.protocols import Position
-    from headrace.testing.stages import ScriptedLog
+    from headrace.testing.script import ScriptedLog
     from hybrid_source.hybrid import HybridReader, HybridSource
 
 KEY = [system.TOPIC, system.PARTITION, system.OFFSET]
@@ -93,7 +94,7 @@ def check(found: pl.DataFrame, log: ScriptedLog) -> None:
 def test_every_record_is_handed_out_once_and_none_is_late(seed: int) -> None:
     dice = random.Random(seed)
     log = random_log(dice)
-    source = log.source(random_script(dice, log))
+    source = scripted_source(log, random_script(dice, log))
     driver = Driver(dice, source)
     check(driver.run(), log)
     final = HybridPosition.from_json(driver.reader.position)

@@ -19,8 +19,10 @@ from hypothesis import strategies as st
 
 from headrace.jobs import compile_sources
 from headrace.jobs.archive import archive_job
+from headrace.jobs.compile import compile_job
 from headrace.jobs.loading import load_job
 from headrace.jobs.run import run_job
+from headrace.jobs.seam import prove_seam
 from headrace.kernel import columns as system
 from headrace.kernel.errors import GapError
 from headrace.runtime.job import RunOptions
@@ -140,7 +142,8 @@ class World:
             except SimulatedCrashError:
                 return
 
-    def check(self) -> None:
+    def check(self, job: Path) -> None:
+        assert prove_seam(compile_job(load_job(job), self.site.config)).exact
         rows = pl.concat(self.committed)
         windows = rows.group_by(pl.col("at").dt.truncate("30s").alias("window_start"), "k").agg(
             n=pl.len().cast(pl.Int64),
@@ -174,7 +177,7 @@ def test_a_chase_reads_what_the_topic_has_forgotten(site: Site) -> None:
     world.forget(world.archive())
     world.grow()
     world.run(job, end="drain")
-    world.check()
+    world.check(job)
     assert world.told.codes.count("chase") >= 1
     assert "handover" in world.told.codes
 
@@ -204,7 +207,7 @@ def test_a_tail_whose_offsets_are_gone_goes_back_to_the_lake_and_on_in_the_topic
     world.grow()
     world.run(job, die=("after-commit", 2))
     world.run(job, end="drain")
-    world.check()
+    world.check(job)
     assert world.told.codes.count("switch-back") == 1
 
 
@@ -218,7 +221,7 @@ def test_a_tail_that_falls_behind_goes_back_to_the_lake(site: Site) -> None:
     world.grow(40)
     world.archive()
     world.run(job, end="drain")
-    world.check()
+    world.check(job)
     assert "switch-back" in world.told.codes
 
 
@@ -232,7 +235,7 @@ def test_partitions_go_live_one_by_one(site: Site) -> None:
     job = world.job(handover={"chase": "off"})
     world.run(job, die=("after-commit", 3))
     world.run(job, end="drain")
-    world.check()
+    world.check(job)
     assert "partition-live" in world.told.codes
 
 
@@ -248,7 +251,7 @@ def test_an_old_archive_then_a_table_then_the_topic(site: Site) -> None:
     job = world.job(history=[{"parquet": str(old)}, {"table": recent, "split_rows": 5}])
     world.run(job, die=("after-commit", 1))
     world.run(job, end="drain")
-    world.check()
+    world.check(job)
 
 
 def test_rows_of_the_history_are_late_as_they_were_in_the_topic(site: Site) -> None:
@@ -302,7 +305,7 @@ def check_random(site: Site, seed: int) -> None:
             world.forget([dice.randint(0, end) for end in archived])
         world.grow(6)
     world.run(job, end="drain")
-    world.check()
+    world.check(job)
 
 
 @few

@@ -9,7 +9,8 @@ from headrace.jobs.loading import load_job_text
 from headrace.kernel.boundary import TopicPartition
 from headrace.kernel.errors import IdentityError, SpecError
 from headrace.kernel.protocols import ReadRequest
-from headrace.testing.stages import Script, ScriptedHistory, ScriptedLog, ScriptedTail, World
+from headrace.testing.script import Script, ScriptedLog, World
+from headrace.testing.stages import ScriptedHistory, ScriptedTail
 from hybrid_source.hybrid import EventTime, HybridSource
 
 PAYLOAD = pl.Schema({"at": pl.Datetime("us")})

@@ -1,0 +1,94 @@
+"""Where a source goes when the lake has been read to a boundary: to the topic, or to a newer version of the table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headrace.kernel.errors import GapError, SpecError
+from headrace.kernel.protocols import ReadRequest
+from hybrid_source.history_sequence import last_stage
+from hybrid_source.hybrid_position import HybridPosition
+from hybrid_source.lake_versions import LakeVersions, NewerVersion
+from hybrid_source.stages import OpenTail, TailStage
+
+if TYPE_CHECKING:
+    from hybrid_source.hybrid import HybridSource
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One of them: an open topic, or a newer version of the table."""
+
+    tail: OpenTail | None = None
+    newer: NewerVersion | None = None
+
+
+class WaysOn:
+    """Finds the way on.
+
+    Args:
+        source: The source.
+        request: What is read of it.
+    """
+
+    def __init__(self, source: HybridSource, request: ReadRequest) -> None:
+        self._source = source
+        self._request = request
+
+    @property
+    def may_look_back(self) -> bool:
+        """What the topic has lost is looked for in the lake."""
+        return self._source.lake is not None and self._source.policy.looks_back
+
+    def find(self, at: HybridPosition, opened: OpenTail | None) -> Way:
+        """The way on from a position at the end of what is read of the lake.
+
+        Args:
+            at: The position.
+            opened: The tail, where some partitions are live already.
+
+        Raises:
+            GapError: The topic no longer has the next offsets, and no version of the table has them.
+        """
+        tail = wanted_tail(self._source)
+        policy = self._source.policy
+        newer = self.newer(at) if policy.chase else None
+        if newer is not None and newer.ahead >= policy.worthwhile:
+            return Way(newer=newer)
+        if opened is not None:
+            return Way(opened)
+        try:
+            return Way(tail.open(self._request, at.tail, at.watermark))
+        except GapError as gap:
+            if newer is None and self.may_look_back:
+                newer = self.newer(at)
+            if newer is not None and newer.closes(gap):
+                return Way(newer=newer)
+            raise
+
+    def newer(self, at: HybridPosition) -> NewerVersion | None:
+        """The newest version of the table, if it leads beyond a position."""
+        lake = self._source.lake
+        if lake is None or at.resolution is None or self._source.history is None:
+            return None
+        nexts = wanted_tail(self._source).offsets(at.tail)
+        versions = LakeVersions(lake, at.identities or {}, at.resolution)
+        found = versions.beyond(nexts)
+        if found is None and at.phase == "history" and not at.live:
+            found = versions.appended(last_stage(self._source.history, at.pin)[1], nexts)
+        return found
+
+
+def wanted_tail(source: HybridSource) -> TailStage:
+    """The tail of a source whose position needs one.
+
+    Raises:
+        SpecError: The job names none.
+    """
+    if source.tail is None:
+        raise SpecError(
+            f"source {source.name!r} is in its tail by the checkpoint, but the job names no tail",
+            hint="restore the job's tail, or give the job another uid",
+        )
+    return source.tail
