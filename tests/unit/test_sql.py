@@ -146,6 +146,19 @@ def test_row_number_keeps_the_first_or_the_last_row_by_event_time() -> None:
     ]
 
 
+def test_row_number_over_a_window_keeps_its_first_rows() -> None:
+    sql = """
+        CREATE VIEW hours AS SELECT carrier, window_start, sum(delay) AS total
+        FROM TUMBLE(TABLE flights, DESCRIPTOR(at), INTERVAL '1' HOUR) GROUP BY carrier, window_start;
+        SELECT carrier, total, n FROM (
+          SELECT *, ROW_NUMBER() OVER (PARTITION BY window_start ORDER BY total DESC, carrier) AS n FROM hours
+        ) WHERE n <= 3
+    """
+    top = steps(sql)[2]
+    assert top["id"] == "query-top"
+    assert top["top"] == {"n": 3, "order_by": ("total desc", "carrier asc"), "rank": "n"}
+
+
 def test_python_jobs_take_sql_too() -> None:
     source = SOURCES["timeless"]
     built = headrace.Job("j").source("timeless", tail=source["tail"]).sql("SELECT carrier FROM timeless")
@@ -185,6 +198,12 @@ def test_api_04_sql_reaches_nothing_but_what_the_job_declares(sql: str, message:
         ("SELECT carrier\nFROM flihgts", (2, 6), "no source or view named 'flihgts'"),
         ("SELECT carrier,\n       count(*)\nFROM flights GROUP BY carrier", None, "has no name"),
         ("SELECT 1 AS x", None, "needs FROM"),
+        (
+            "SELECT f.at, a.x FROM flights f JOIN airlines FOR SYSTEM_TIME AS OF f.at AS a ON f.carrier = a.carrier",
+            None,
+            "FOR SYSTEM_TIME AS OF is not supported",
+        ),
+        ("SELECT a FROM flights AS f(a, b, c)", None, "what stands behind the name"),
         ("SELECT carrier FROM flights UNION SELECT carrier FROM timeless", None, "UNION is not supported"),
         ("SELECT carrier FROM flights UNION ALL SELECT carrier, delay FROM timeless", None, "of 1 and 2 columns"),
         ("SELECT sum(delay) OVER (PARTITION BY carrier) AS x FROM flights", None, "OVER is not supported"),

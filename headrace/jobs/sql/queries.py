@@ -100,14 +100,21 @@ class Queries:
 
     def _first_rows(self, ranked: Ranking, owner: str, names: Mapping[str, Relation]) -> Relation:
         rows = self.relation(ranked.rows, owner, names)
-        if ranked.count != 1 or ranked.order != rows.time:
+        (column, descending), *more = ranked.order
+        if ranked.count == 1 and column == rows.time and not more and not ranked.number:
+            spec = {"by": list(ranked.by), "keep": "last" if descending else "first"}
+            return self.steps.add(owner, "dedup", spec, rows, ranked.over, rows.time)
+        if rows.time != BOUNDS[0] or BOUNDS[0] not in ranked.by:
             raise refuse(
                 ranked.over,
-                "only the first or last row of each key by event time can be kept",
-                f"ORDER BY {rows.time}, and keep WHERE number = 1" if rows.time else "give the source an event_time",
+                "a ranking keeps the first or last row of each key by event time, or ranks the rows of a window",
+                "ORDER BY the event time and keep 1, or rank results of TUMBLE with window_start in PARTITION BY",
             )
-        spec = {"by": list(ranked.by), "keep": "last" if ranked.descending else "first"}
-        return self.steps.add(owner, "dedup", spec, rows, ranked.over, rows.time)
+        order = [f"{name} {'desc' if down else 'asc'}" for name, down in ranked.order]
+        top: dict[str, Any] = {"n": ranked.count, "order_by": order}
+        top |= {"by": by} if (by := [name for name in ranked.by if name not in BOUNDS]) else {}
+        top |= {"rank": ranked.number} if ranked.number else {}
+        return self.steps.add(owner, "top", top, rows, ranked.over, rows.time)
 
     # ---------------------------------------------------------------------------------------------------------- from
 
@@ -135,6 +142,7 @@ class Queries:
             raise refuse(
                 node, f"{text(node)} cannot be read from", "name a source, a view, or TUMBLE, HOP and the like"
             )
+        _check_plain(node)
         if node.name in self.tables and node.name not in names:
             raise refuse(node, f"{node.name!r} is a static table", "join it: FROM rows LEFT JOIN ... ON ...")
         if node.db or node.name not in names:
@@ -149,6 +157,7 @@ class Queries:
             raise refuse(join, "a join of this kind is not supported", "LEFT or INNER JOIN table ON rows.k = table.k")
         if not isinstance(table, exp.Table) or table.name not in self.tables:
             raise refuse(join, "only static tables can be joined", "declare the table under tables")
+        _check_plain(table)
         alias, keys = table.alias_or_name, self._keys(join, table.alias_or_name)
         renamed = {there: quoted(here) for here, there in keys if here != there}
         if renamed:
@@ -245,6 +254,17 @@ def _renamed(query: exp.Select, names: Sequence[str]) -> exp.Expr:
     made = query.copy()
     made.set("expressions", [exp.alias_(body(item), name) for item, name in zip(made.selects, names, strict=True)])
     return made
+
+
+def _check_plain(table: exp.Table) -> None:
+    """Refuse what a name in FROM may carry elsewhere: versions, samples, hints, new names for columns."""
+    more = [key for key, value in table.args.items() if value and key not in {"this", "alias", "db", "catalog"}]
+    alias = table.args.get("alias")
+    if more or (alias is not None and alias.columns):
+        what = "FOR SYSTEM_TIME AS OF" if "version" in more else "what stands behind the name"
+        raise refuse(
+            table, f"{table.name}: {what} is not supported", "for versions by time use a lookup step with as_of"
+        )
 
 
 def _check_names(query: exp.Select, items: Mapping[str, str], written: Sequence[exp.Expr]) -> None:

@@ -24,8 +24,8 @@ class Ranking:
     Attributes:
         rows: The query without the number.
         by: The columns of PARTITION BY.
-        order: The column of ORDER BY.
-        descending: Whether the largest comes first.
+        order: The columns of ORDER BY, and whether the largest comes first.
+        number: The name of the number where the reader asks for it, else empty.
         count: How many rows of each key are kept.
         where: What else the reader's WHERE asks for, or None.
         over: The OVER, for messages.
@@ -33,8 +33,8 @@ class Ranking:
 
     rows: exp.Select
     by: tuple[str, ...]
-    order: str
-    descending: bool
+    order: tuple[tuple[str, bool], ...]
+    number: str
     count: int
     where: exp.Expr | None
     over: exp.Expr
@@ -56,17 +56,21 @@ def ranking(query: exp.Select) -> Ranking | None:
     over = numbered[0].this
     ordered = over.args["order"].expressions if over.args.get("order") else []
     by = over.args.get("partition_by") or []
-    if len(numbered) > 1 or len(ordered) != 1 or not by or over.args.get("spec"):
-        raise refuse(over, "ROW_NUMBER needs PARTITION BY and one ORDER BY", _EXAMPLE)
-    if not all(isinstance(column, exp.Column) for column in [*by, ordered[0].this]):
+    if len(numbered) > 1 or not ordered or not by or over.args.get("spec"):
+        raise refuse(over, "ROW_NUMBER needs PARTITION BY and ORDER BY, once in a query", _EXAMPLE)
+    if not all(isinstance(column, exp.Column) for column in [*by, *(item.this for item in ordered)]):
         raise refuse(over, "ROW_NUMBER takes plain columns", "compute them in a query inside")
     rows = inner.copy()
     rows.set("expressions", [item for item in rows.expressions if not _is_row_number(item)])
-    count, where = _kept(query, numbered[0].alias)
-    if any(item.is_star for item in query.expressions):
-        raise refuse(over, f"the query around it would give the number {numbered[0].alias!r}, too", "name its columns")
-    descending = bool(ordered[0].args.get("desc"))
-    return Ranking(rows, tuple(column.name for column in by), ordered[0].this.name, descending, count, where, over)
+    name = numbered[0].alias
+    count, where = _kept(query, name)
+    asked = any(item.is_star or any(column.name == name for column in _columns(item)) for item in query.expressions)
+    order = tuple((item.this.name, bool(item.args.get("desc"))) for item in ordered)
+    return Ranking(rows, tuple(column.name for column in by), order, name if asked else "", count, where, over)
+
+
+def _columns(item: exp.Expr) -> list[exp.Column]:
+    return list(item.find_all(exp.Column))
 
 
 def _is_row_number(item: exp.Expr) -> bool:
