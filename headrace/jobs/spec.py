@@ -15,6 +15,7 @@ from pydantic_core import PydanticCustomError
 
 from headrace.jobs.names import JobName, NodeName, TableName, TopicName, Topics
 from headrace.jobs.spec_base import Path, SpecModel, by_key, path_text
+from headrace.jobs.spec_boundary import AnyOffsets, BoundaryRule
 from headrace.jobs.spec_steps import Node, Step
 from headrace.jobs.values import (
     AnyNumber,
@@ -74,28 +75,6 @@ Histories = Annotated[
     Discriminator(_one_or_several),
 ]
 """One history, or several that are read in a row, oldest first."""
-
-Offsets = Annotated[dict[Annotated[int, Field(ge=0)], Annotated[int, Field(ge=0)]], Field(min_length=1)]
-"""Next offset (the first one that is read from Kafka) by partition."""
-
-OffsetsByTopic = Annotated[dict[TopicName, Offsets], Field(min_length=1)]
-
-
-def _offsets_kind(value: Any) -> str | None:
-    if not isinstance(value, dict):
-        return None
-    return "@topics" if any(isinstance(inner, dict) for inner in value.values()) else "@partitions"
-
-
-AnyOffsets = Annotated[
-    Annotated[Offsets, Tag("@partitions")] | Annotated[OffsetsByTopic, Tag("@topics")],
-    Discriminator(
-        _offsets_kind,
-        custom_error_type="message",
-        custom_error_message="must be a mapping of partitions to offsets, or of topics to such mappings",
-    ),
-]
-"""Next offset by partition, for several topics by topic and partition."""
 
 
 class StartAtOffsets(SpecModel):
@@ -174,59 +153,6 @@ class TableTailSpec(SpecModel):
 Tail = Annotated[
     Annotated[TailSpec, Tag("@topic")] | Annotated[TableTailSpec, Tag("@table")],
     by_key("topic", "topic_pattern", "table", same={"topic_pattern": "topic"}),
-]
-
-
-class BoundaryOffsets(SpecModel):
-    """The boundary is stated: the next offset by partition, for several topics by topic and partition."""
-
-    offsets: AnyOffsets
-
-
-class BoundaryColumnNames(SpecModel):
-    """Columns of the history that say where a row came from; ``a.b`` is a field of a struct."""
-
-    partition: str
-    offset: str
-    topic: str | None = Field(default=None, description="Where the history holds rows of several topics.")
-
-
-class BoundaryColumns(SpecModel):
-    """The boundary is computed from columns of the history: highest offset plus one, by partition."""
-
-    columns: BoundaryColumnNames
-
-
-class ConnectTopic(SpecModel):
-    """The control topic of Iceberg's Kafka Connect sink; what is not given is taken from the snapshot summary."""
-
-    control_topic: TopicName | None = None
-    group: str | None = Field(default=None, description="The connector's group, e.g. connect-NAME.")
-    cluster: NodeName | None = Field(default=None, description="A [kafka.NAME] section; the tail's if not given.")
-
-
-class BoundaryConnect(SpecModel):
-    """The boundary is what the control topic of Kafka Connect says of the pinned snapshot."""
-
-    connect: ConnectTopic
-
-
-class BoundaryTimestamp(SpecModel):
-    """The tail starts at the first record that is not older than a time, less an overlap: at least once."""
-
-    timestamp: AwareDatetime | Literal["recorded"] = Field(
-        description="The history is complete up to it. recorded: as Kafka Connect or AutoMQ recorded it."
-    )
-    overlap: Duration = lasting("5m", description="How far records may be older than others before them.")
-
-
-BoundaryRule = Annotated[
-    Annotated[Literal["auto"], Tag("@word")]
-    | Annotated[BoundaryOffsets, Tag("@offsets")]
-    | Annotated[BoundaryColumns, Tag("@columns")]
-    | Annotated[BoundaryConnect, Tag("@connect")]
-    | Annotated[BoundaryTimestamp, Tag("@timestamp")],
-    by_key("offsets", "columns", "connect", "timestamp", text="word"),
 ]
 
 
