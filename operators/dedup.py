@@ -26,11 +26,12 @@ from headrace.kernel.errors import SpecError
 from headrace.kernel.protocols import LATE, MAIN, Determinism, OperatorState
 from operators import event_time as times
 from operators import partials
-from operators.dedup_instance import COUNT, FIRST, LAST, ORDER, ROW, DedupInstance, DedupLayout
-from operators.errors import column_not_found, planning
-from operators.row_order import TIME, total_order
+from operators.dedup_instance import COUNT, FIRST, LAST, ROW, DedupInstance, DedupLayout
+from operators.errors import column_not_found
+from operators.row_order import ORDER, total_order
 
 _BUCKET: Final = "_bucket"
+_TIME: Final = "_time"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,25 +105,21 @@ class Dedup:
             rows = rows.filter(~plan.late.fill_null(value=False))
         keys = [*plan.keys, _BUCKET]
         edge = FIRST if self.keep == "first" else LAST
-        time = pl.col(TIME)
+        row, time = pl.col(ROW), pl.col(_TIME)
         spans = [time.min().over(keys).alias(FIRST), time.max().over(keys).alias(LAST)]
         return (
             rows.select(
                 *(expr.alias(name) for name, expr in plan.keys.items()),
                 plan.bucket.alias(_BUCKET),
-                plan.time.alias(TIME),
-                pl.struct(plan.order).alias(ORDER),
-                pl.struct(pl.col(plan.names)).alias(ROW),
+                plan.time.alias(_TIME),
+                pl.struct(plan.order).alias(ROW),
             )
             .with_columns(*spans, pl.len().over(keys).cast(pl.Int64).alias(COUNT))
             .filter((time == pl.col(edge)).fill_null(value=True))
             .group_by(keys)
             .agg(
                 pl.col(FIRST, LAST, COUNT).first(),
-                *(
-                    col.min_by(ORDER) if self.keep == "first" else col.max_by(ORDER)
-                    for col in map(pl.col, (ORDER, ROW))
-                ),
+                row.min_by(ROW) if self.keep == "first" else row.max_by(ROW),
             )
             .drop(_BUCKET)
         )
@@ -144,7 +141,8 @@ class Dedup:
     def output_schema(self, schema: pl.Schema) -> pl.Schema:
         """See :class:`headrace.kernel.protocols.StatefulOperator`."""
         row = schema[ROW]
-        return pl.Schema(row.to_schema()) if isinstance(row, pl.Struct) else pl.Schema()
+        fields = row.fields if isinstance(row, pl.Struct) else []
+        return pl.Schema({field.name: field.dtype for field in fields if not field.name.startswith(ORDER)})
 
     def open(self, schema: pl.Schema, state: OperatorState | None) -> DedupInstance:
         """An instance over partials of ``schema``.
@@ -175,15 +173,12 @@ class Dedup:
         time = times.microseconds(self.event_time, schema[self.event_time], self.where)
         mark = pl.col(columns.ROW_WATERMARK) - self.allowed_lateness_us
         one = pl.when(time.is_not_null()).then(pl.lit(0, pl.Int64))
-        with planning(self.where, schema.names()):
-            order = total_order(time, schema, self.where)
         return _Plan(
             late=time < mark if columns.ROW_WATERMARK in schema else None,
             time=time,
             bucket=one if self.ttl_us is None else time.floordiv(self.ttl_us),
             keys={name: partials.one_zero(pl.col(name), schema[name]) for name in self.by},
-            order=order,
-            names=[name for name in schema if name != columns.ROW_WATERMARK],
+            order=total_order(time, schema),
         )
 
 
@@ -196,4 +191,3 @@ class _Plan:
     bucket: pl.Expr
     keys: Mapping[str, pl.Expr]
     order: Sequence[pl.Expr]
-    names: Sequence[str]

@@ -14,6 +14,7 @@ import polars as pl
 
 from headrace.kernel.protocols import MAIN, Emission, OperatorState
 from operators.merged import Merged, fitting
+from operators.row_order import ORDER
 from operators.stretches import RUN, numbered
 
 FIRST: Final = "_first"
@@ -25,11 +26,8 @@ LAST: Final = "_last"
 COUNT: Final = "_count"
 """How many rows it stands for."""
 
-ORDER: Final = "_order"
-"""The order of the row to keep (:mod:`operators.row_order`), a struct."""
-
 ROW: Final = "_row"
-"""The row to keep, a struct."""
+"""The row to keep, a struct that begins with its place (:func:`operators.row_order.total_order`)."""
 
 VERSION: Final = 1
 _OPEN: Final = "open"
@@ -109,7 +107,8 @@ class DedupInstance:
         if not kept.height:
             return {}
         at = FIRST if self._layout.keep == "first" else LAST
-        return {MAIN: kept.sort([at, *self._by], nulls_last=False).select(ROW).unnest(ROW)}
+        rows = kept.sort([at, *self._by], nulls_last=False).select(ROW).unnest(ROW)
+        return {MAIN: rows.select(name for name in rows.columns if not name.startswith(ORDER))}
 
     def drain(self) -> Emission:
         """Decide everything that is open. Time up to then is closed: nothing is given out for it again."""
@@ -193,8 +192,8 @@ class DedupInstance:
         if self._layout.ttl is not None:
             rows = numbered(rows, self._by, pl.col(FIRST), pl.col(LAST), self._layout.ttl)
             keys = [*self._by, RUN]
-        kept = map(pl.col, (ORDER, ROW))
-        picked = [col.min_by(ORDER) if self._layout.keep == "first" else col.max_by(ORDER) for col in kept]
+        row = pl.col(ROW)
+        picked = row.min_by(ROW) if self._layout.keep == "first" else row.max_by(ROW)
         given = [pl.col(_GIVEN).any()] if _GIVEN in names else []
-        merged = rows.group_by(keys).agg(pl.col(FIRST).min(), pl.col(LAST).max(), pl.col(COUNT).sum(), *picked, *given)
+        merged = rows.group_by(keys).agg(pl.col(FIRST).min(), pl.col(LAST).max(), pl.col(COUNT).sum(), picked, *given)
         return merged.select(names)

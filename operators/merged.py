@@ -83,14 +83,17 @@ class Merged:
 
     def merge(self, frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
         """Frames of these columns, merged."""
-        engine: Literal["streaming", "in-memory"]
-        engine = "streaming" if sum(frame.height for frame in frames) > _MANY_ROWS else "in-memory"
-        return self._merge(pl.concat(frames).lazy()).collect(engine=engine)
+        return self._merge(pl.concat(frames).lazy()).collect(engine=engine_for(sum(frame.height for frame in frames)))
 
     def _replace(self, held: pl.DataFrame, pending: list[pl.DataFrame]) -> None:
         self._held = held
         self._pending = pending
         self._pending_rows = sum(frame.height for frame in pending)
+
+
+def engine_for(rows: int) -> Literal["streaming", "in-memory"]:
+    """The Polars engine that merges so many rows faster."""
+    return "streaming" if rows > _MANY_ROWS else "in-memory"
 
 
 def fitting(state: OperatorState, frame: str, schema: pl.Schema, version: int, where: str) -> pl.DataFrame:

@@ -7,33 +7,23 @@ order in which they came.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Final
 
 import polars as pl
 
 from headrace.kernel import columns
-from headrace.kernel.errors import SpecError
 
-TIME = "_time"
+ORDER: Final = "_order:"
+"""Names of columns that only say what rows are ordered by begin with it."""
 
 
 def order(time: pl.Expr, schema: pl.Schema) -> list[pl.Expr]:
-    """What rows are ordered by first: ``_time`` (microseconds), then partition and offset where rows have them."""
-    known = [pl.col(name).alias(f"_order{name}") for name in (columns.PARTITION, columns.OFFSET) if name in schema]
-    return [time.alias(TIME), *known]
+    """What rows are ordered by first: time (microseconds), then partition and offset where rows have them."""
+    known = {"partition": columns.PARTITION, "offset": columns.OFFSET}
+    held = [pl.col(name).alias(f"{ORDER}{word}") for word, name in known.items() if name in schema]
+    return [time.alias(f"{ORDER}time"), *held]
 
 
-def total_order(time: pl.Expr, schema: pl.Schema, where: str) -> list[pl.Expr]:
-    """:func:`order`, then the content of the rows, column by column.
-
-    Raises:
-        SpecError: Rows have neither offsets nor only columns that can be ordered.
-    """
-    nested = [name for name, dtype in schema.items() if dtype.is_nested() or isinstance(dtype, pl.Object)]
-    if nested and columns.OFFSET not in schema:
-        raise SpecError(
-            f"{where} cannot order rows of one time: column {nested[0]!r} has type {schema[nested[0]]}",
-            hint="set metadata: true on the source, so that rows have offsets, or drop the column before this step",
-        )
-    content: Sequence[str] = [name for name in schema if name not in nested and name != columns.ROW_WATERMARK]
-    return [*order(time, schema), *(pl.col(name).alias(f"_order:{name}") for name in content)]
+def total_order(time: pl.Expr, schema: pl.Schema) -> list[pl.Expr]:
+    """:func:`order`, then the columns of the rows under their own names: a row, and its place among all."""
+    return [*order(time, schema), *(pl.col(name) for name in schema if name != columns.ROW_WATERMARK)]

@@ -20,7 +20,7 @@ from headrace.kernel.errors import SpecError
 from headrace.kernel.protocols import LATE, MAIN, Determinism, OperatorState
 from operators import event_time as times
 from operators import partials
-from operators.errors import column_not_found, planning
+from operators.errors import column_not_found
 from operators.row_order import total_order
 from operators.slices import Slices
 from operators.time_scales import Utc
@@ -176,8 +176,7 @@ class TopN:
         time = times.microseconds(self.event_time, dtype, self.where)
         pane = slices.pane_of(time)
         mark = pl.col(columns.ROW_WATERMARK) - self.allowed_lateness_us
-        with planning(self.where, schema.names()):
-            ties = total_order(time, schema, self.where)
+        ties = total_order(time, schema)
         wanted = [partials.one_zero(pl.col(name), schema[name]) for name, _ in self.order_by]
         named: Mapping[str, pl.Expr] = {
             **{

@@ -15,7 +15,7 @@ import polars as pl
 from headrace.kernel.protocols import MAIN, Emission, OperatorState
 from operators import partials
 from operators.errors import computing
-from operators.merged import Merged, fitting
+from operators.merged import Merged, engine_for, fitting
 from operators.slices import Slices
 from operators.windowed import WINDOW_START
 
@@ -175,10 +175,11 @@ class SlicedInstance:
         self._held.drop(self._over(ended))
         few = slices.most <= _FEW or (before is not None and ended - before <= _FEW * slices.every)
         if few:
-            return self._grouped(self._one_by_one(panes.lazy(), before, ended))
+            return self._grouped(self._one_by_one(panes.lazy(), before, ended), panes.height * slices.most)
         whole = pl.col(OPENS).is_null()
         halves = self._by_halves(panes.filter(whole).drop(OPENS), before, ended)
-        return self._grouped(pl.concat([halves, self._one_by_one(panes.filter(~whole).lazy(), before, ended)]))
+        late = self._one_by_one(panes.filter(~whole).lazy(), before, ended)
+        return self._grouped(pl.concat([halves, late]), panes.height * slices.most.bit_length())
 
     def _one_by_one(self, panes: pl.LazyFrame, before: int | None, ended: int) -> pl.LazyFrame:
         """A row for each pane and each due window that it counts in."""
@@ -200,7 +201,8 @@ class SlicedInstance:
                 offset += span
             left //= 2
             if left:
-                block = self._grouped(pl.concat([block, block.with_columns(self._typed(_pane - span))]).lazy())
+                both = pl.concat([block, block.with_columns(self._typed(_pane - span))])
+                block = self._grouped(both.lazy(), both.height)
                 span *= 2
         due = ((_pane - slices.phase) % slices.every == 0) & (_pane <= ended)
         if before is not None:
@@ -218,11 +220,12 @@ class SlicedInstance:
         running = pl.DataFrame(schema=joining.drop(_JOINS).schema)
         by_end = joining.partition_by(_JOINS, as_dict=True, include_key=False)
         if before is not None and (before,) in by_end:
-            running = self._grouped(by_end[before,].lazy())
+            running = self._grouped(by_end[before,].lazy(), by_end[before,].height)
         windows = [running.clear()]
         for end in self._due_ends(joining, before, ended):
             open_still = running.filter(_pane + slices.size >= end)
-            running = self._grouped(pl.concat([open_still, by_end.get((end,), open_still.clear())]).lazy())
+            both = pl.concat([open_still, by_end.get((end,), open_still.clear())])
+            running = self._grouped(both.lazy(), both.height)
             windows.append(running.with_columns(self._typed(pl.lit(end))))
         going_on = running.filter(_pane + slices.size > ended).with_columns(pl.lit(None, pl.Int64).alias(OPENS))
         self._held.put(pl.concat([later, going_on.select(later.columns)]))
@@ -236,9 +239,10 @@ class SlicedInstance:
         ends = spans.select(pl.int_ranges("first", pl.col("last") + 1, every).explode().alias("end"))
         return ends["end"].unique().sort().to_list()
 
-    def _grouped(self, rows: pl.LazyFrame) -> pl.DataFrame:
+    def _grouped(self, rows: pl.LazyFrame, height: int) -> pl.DataFrame:
+        """Rows of windows merged; ``height`` is about how many there are."""
         grouped = rows.group_by(*self._layout.by, WINDOW_START).agg(partials.reductions(self._states))
-        return grouped.select(*self._layout.by, WINDOW_START, *self._states).collect()
+        return grouped.select(*self._layout.by, WINDOW_START, *self._states).collect(engine=engine_for(height))
 
     def _typed(self, mark: pl.Expr) -> pl.Expr:
         return mark.cast(self._held.schema[WINDOW_START]).alias(WINDOW_START)

@@ -180,7 +180,7 @@ def test_what_an_operator_says_of_its_definition_names_the_step(tmp_path: Path) 
         "whole number of days": job.window("1h", time_zone="Europe/Paris", aggregate=COUNT),
         "no multiple of its step": job.window(cumulating="1h", every="7m", aggregate=COUNT),
         "without a ttl": job.dedup("k", keep="last"),
-        "metadata: true": job.dedup("k"),
+        "key 'tags' has type List": job.dedup("tags"),
     }
     for message, made in bad.items():
         with pytest.raises(SpecError, match=f"steps..*(.|\n)*{message}"):
