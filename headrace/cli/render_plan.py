@@ -13,6 +13,7 @@ from rich.text import Text
 from headrace.cli.words import bytes_text, count_text, lost_text, seconds_text
 from headrace.jobs.plan import (
     BoundaryPlan,
+    HandoverPlan,
     HistoryPlan,
     OperatorPlan,
     Plan,
@@ -62,10 +63,26 @@ def _source(source: SourcePlan) -> Iterator[RenderableType]:
         yield _indented(_boundary(source.boundary))
     if source.tail:
         yield _indented(_tail(source.tail))
+    if source.handover:
+        yield _indented(_handover(source.handover))
     if source.table_tail:
         yield _indented(_table_tail(source.table_tail))
     if source.event_time:
         yield _indented(_facts(("event time", source.event_time)))
+
+
+def _handover(handover: HandoverPlan) -> Table:
+    back = [f"{count_text(handover.lag)} records behind"] if handover.lag is not None else []
+    back += ["offsets are gone"] if handover.on_truncation else []
+    never = f"never: {handover.refused}" if handover.refused else "never"
+    return _facts(
+        ("handover", "partition by partition" if handover.per_partition else "all partitions at once"),
+        ("chase", "newer snapshots first" if handover.chase else "off"),
+        ("back to lake", never if handover.refused or not back else f"when {', or '.join(back)}"),
+        ("late", "history rows as in the topic" if handover.late == "as_live" else "history rows never"),
+        ("reads", handover.reads),
+        *((("live", ", ".join(handover.live)),) if handover.live else ()),
+    )
 
 
 def _boundary(boundary: BoundaryPlan) -> Table:

@@ -155,6 +155,31 @@ class BoundaryPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class HandoverPlan:
+    """What happens at the seam beyond the single switch.
+
+    Attributes:
+        per_partition: Partitions go over to the topic one by one, where file statistics tell them apart.
+        chase: A newer snapshot is read at the end of the history.
+        lag: Records behind at which the tail goes back to the lake; None: never for that reason.
+        on_truncation: The tail goes back to the lake for offsets that the topic has lost.
+        late: ``include`` or ``as_live``: how lateness of history rows is judged.
+        refused: Why the table cannot stand in for the topic, so that the tail never goes back; empty when it can.
+        reads: What is read now: ``history``, ``lake`` (in the place of the topic) or ``topic``.
+        live: Partitions that are read from the topic while the history of others goes on, as ``TOPIC[NUMBER]``.
+    """
+
+    per_partition: bool
+    chase: bool
+    lag: int | None
+    on_truncation: bool
+    late: str
+    refused: str
+    reads: str
+    live: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class SourcePlan:
     """One source. ``history`` meets the tail; ``earlier`` are the stages that are read before it, oldest first."""
 
@@ -165,6 +190,7 @@ class SourcePlan:
     event_time: str | None = None
     table_tail: TableTailPlan | None = None
     earlier: Sequence[HistoryPlan] = ()
+    handover: HandoverPlan | None = None
 
 
 @dataclass(frozen=True, slots=True)

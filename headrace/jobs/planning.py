@@ -9,6 +9,7 @@ from headrace.jobs.compile_sources import JobSource
 from headrace.jobs.graph import SinkNode
 from headrace.jobs.plan import (
     BoundaryPlan,
+    HandoverPlan,
     HistoryPlan,
     OperatorPlan,
     PartitionPlan,
@@ -93,6 +94,23 @@ def _source(job: CompiledJob, source: JobSource, request: ReadRequest, position:
         _boundary(at.resolution) if at.resolution else None,
         source.event_time.column if source.event_time else None,
         earlier=stages[:-1],
+        handover=_handover(source, at),
+    )
+
+
+def _handover(source: HybridSource, at: HybridPosition) -> HandoverPlan | None:
+    if source.lake is None or source.tail is None or at.resolution is None:
+        return None
+    policy = source.policy
+    return HandoverPlan(
+        policy.per_partition and at.resolution.columns is not None,
+        policy.chase,
+        policy.lag,
+        policy.on_truncation,
+        "as_live" if policy.as_live else "include",
+        source.lake.refuses_replay(at.resolution),
+        "history" if at.phase == "history" else "lake" if at.lake else "topic",
+        [f"{topic}[{partition}]" for topic, partition in sorted(at.live)],
     )
 
 

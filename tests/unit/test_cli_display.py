@@ -12,6 +12,7 @@ from headrace.cli.render_plan import print_plan
 from headrace.cli.words import bytes_text, seconds_text, time_text
 from headrace.jobs.plan import (
     BoundaryPlan,
+    HandoverPlan,
     HistoryPlan,
     OperatorPlan,
     PartitionPlan,
@@ -74,6 +75,7 @@ PLAN = Plan(
             ),
             BoundaryPlan("own record", "snapshot 42, summary headrace.boundary"),
             "time_hour, up to 2h out of order",
+            handover=HandoverPlan(True, True, 5000, True, "include", "", "history", ["flights[1]"]),
         )
     ],
     operators=[
@@ -178,6 +180,10 @@ class TestPlan:
             "1,000 of 4,000",
             "own record",
             "snapshot 42, summary headrace.boundary",
+            "partition by partition",
+            "newer snapshots first",
+            "when 5,000 records behind, offsets are gone",
+            "flights[1]",
             "gap: wanted offsets are gone in flights[1]",
             "lost: 6 offsets: flights[2] 3 to 7, flights[2] 9 to 9",
             "within tolerance",

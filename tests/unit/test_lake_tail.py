@@ -1,0 +1,148 @@
+"""The lake in the place of the topic: windows of offsets, order, lateness; which partitions are left in a history."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.kernel import columns as system
+from headrace.kernel.boundary import Boundary, PartitionRange, TopicBoundary, TopicPartition
+from headrace.kernel.errors import GapError
+from headrace.kernel.protocols import ReadRequest
+from headrace.testing import ManualClock
+from hybrid_source.history import HistoryQuery
+from hybrid_source.history_stage import OpenLakeHistory
+from hybrid_source.lake_tail import LakeTail, Wanted, next_window, within
+from hybrid_source.lake_versions import NewerVersion, reach
+from hybrid_source.parquet_history import open_parquet
+from hybrid_source.pending import PendingPartitions
+from hybrid_source.resolution import Resolution
+from hybrid_source.splits import HistoryFile, SplitTarget
+from hybrid_source.tail_position import PartitionState, TailPosition
+from hybrid_source.tail_watermark import TailWatermark
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hybrid_source.lake_tail import Window
+
+A, B = TopicPartition("a", 0), TopicPartition("b", 1)
+PAYLOAD = pl.Schema({"at": pl.Datetime("us"), "n": pl.Int64()})
+
+
+def table(rows: list[tuple[TopicPartition, int, int]]) -> pl.DataFrame:
+    """Rows as (partition, offset, event time)."""
+    data = {
+        "at": pl.Series([time for *_, time in rows], dtype=pl.Int64).cast(pl.Datetime("us")),
+        "n": [offset for _, offset, _ in rows],
+        system.TOPIC: [at.topic for at, *_ in rows],
+        system.PARTITION: pl.Series([at.partition for at, *_ in rows], dtype=pl.Int32),
+        system.OFFSET: [offset for _, offset, _ in rows],
+    }
+    return pl.DataFrame(data)
+
+
+def lake_tail(rows: pl.DataFrame, request: ReadRequest, window: int, **nexts: int) -> LakeTail:
+    def read(wanted: Window) -> pl.DataFrame:
+        place = pl.col(system.TOPIC), pl.col(system.PARTITION), pl.col(system.OFFSET)
+        return rows.filter(within(wanted, *place))
+
+    at = TailPosition({A: PartitionState(nexts.get("a", 0)), B: PartitionState(nexts.get("b", 0), 1000)})
+    watermark = TailWatermark(ManualClock(), {A: None, B: 1000}, None, out_of_orderness_us=10)
+    return LakeTail(read, Wanted.of(request, PAYLOAD, "at"), watermark, at, {A: 6, B: 4}, window_rows=window)
+
+
+@pytest.mark.parametrize("window", [1, 3, 100])
+def test_rows_come_once_in_the_order_of_their_offsets_with_the_watermarks_of_the_tail(window: int) -> None:
+    rows = table([(B, 3, 900), (A, 5, 130), (A, 2, 100), (A, 2, 100), (A, 3, 80), (B, 1, 995), (A, 9, 1), (B, 0, 5)])
+    names = [system.TOPIC, system.OFFSET, system.ROW_WATERMARK]
+    tail = lake_tail(rows, ReadRequest(names, pl.col("n") != 5), window, a=2, b=1)
+    frames = []
+    while (batch := tail.poll()) is not None:
+        assert batch.maybe_late == batch.rows[system.ROW_WATERMARK].is_not_null().any() or batch.rows.is_empty()
+        frames.append(batch.rows)
+    found = pl.concat(frames)
+    by_topic = [found.filter(pl.col(system.TOPIC) == topic)[system.OFFSET].to_list() for topic in "ab"]
+    assert by_topic == [[2, 3], [1, 3]]
+    late = found.filter(pl.col(system.OFFSET) == 3)[system.ROW_WATERMARK].to_list()
+    assert sorted(late) == [90, 990]  # 80 < 100 - 10 and 900 < 1000 - 10
+    assert tail.finished
+    assert [at["next"] for at in tail.lag()] == [6, 4]
+
+
+@given(st.dictionaries(st.sampled_from([A, B]), st.tuples(st.integers(0, 50), st.integers(0, 50))), st.integers(1, 60))
+def test_windows_cover_all_offsets_once_and_are_never_too_large(spans: dict, most: int) -> None:
+    nexts = {at: begin for at, (begin, _) in spans.items()}
+    ends = {at: end for at, (_, end) in spans.items()}
+    left = sum(max(0, end - begin) for begin, end in spans.values())
+    while window := next_window(nexts, ends, most):
+        assert all(nexts[at] == begin < end <= ends[at] for at, (begin, end) in window.items())
+        taken = sum(end - begin for begin, end in window.values())
+        assert taken <= most + len(window)
+        left -= taken
+        nexts = nexts | {at: end for at, (_, end) in window.items()}
+    assert left == 0
+
+
+def test_a_version_leads_on_only_where_it_has_what_comes_next() -> None:
+    covered = {0: PartitionRange(5, 20), 1: PartitionRange(0, 7), 2: PartitionRange(0, 9)}
+    resolution = Resolution(Boundary({"a": TopicBoundary(covered)}), "r", "e")
+    at = [TopicPartition("a", number) for number in range(4)]
+    nexts = {at[0]: 3, at[1]: 7, at[2]: 4, at[3]: 0}
+    assert reach(resolution, nexts) == {at[2]: 9}
+    newer = NewerVersion({}, resolution, reach(resolution, nexts), 5)
+    for partition, earliest, closes in ((2, 9, True), (2, 10, False), (0, 4, False)):
+        gap = GapError("", context={"topic": "a", "partition": partition, "earliest": earliest})
+        assert newer.closes(gap) == closes
+
+
+def file(path: str, *bounds: tuple[object, object] | None) -> HistoryFile:
+    return HistoryFile(path, 1, 1, bounds=bounds)
+
+
+def test_a_partition_is_done_when_its_last_file_has_been_read() -> None:
+    pending = PendingPartitions([file("1", (0, 1)), file("2", (2, 2)), file("3", (1, 1))], ["a"])
+    one, two, three = (TopicPartition("a", number) for number in (0, 1, 2))
+    assert [pending.after(read) for read in range(4)] == [{one, two, three}, {two, three}, {two}, frozenset()]
+
+
+def test_a_file_without_exact_bounds_may_hold_any_partition() -> None:
+    pending = PendingPartitions([file("1", (0, 0)), file("2", None), file("3", (1, 1))], ["a"])
+    assert [pending.after(read) for read in range(4)] == [None, None, {TopicPartition("a", 1)}, frozenset()]
+
+
+def test_topics_are_told_apart_by_bounds_that_are_not_cut_off() -> None:
+    files = [file("1", (0, 0), ("a", "a")), file("2", (0, 0), ("b", "b"))]
+    assert PendingPartitions(files, ["a", "b"]).after(1) == {TopicPartition("b", 0)}
+    for named in (("a", "b"), ("x" * 16, "x" * 16), None):
+        assert PendingPartitions([file("1", (0, 0), named)], ["a", "b"]).after(0) is None
+
+
+def test_parquet_files_say_which_partitions_they_hold(tmp_path: Path) -> None:
+    for partition in range(2):
+        rows = table([(TopicPartition("a", partition), n, 10 * partition + n) for n in range(3)])
+        rows.write_parquet(tmp_path / f"{partition}.parquet", row_group_size=2)
+    query = HistoryQuery(["n"], event_time="at", bounds=[system.PARTITION], target=SplitTarget(rows=1))
+    opened = OpenLakeHistory(open_parquet(str(tmp_path)).plan(query), ["a"])
+    left = [opened.pending(batch.cursor) for batch in opened.read(None)]
+    both = {TopicPartition("a", 0), TopicPartition("a", 1)}
+    assert left == [both, {TopicPartition("a", 1)}, {TopicPartition("a", 1)}, frozenset()]
+    nulls = pl.DataFrame({system.PARTITION: [None, 1]}, schema={system.PARTITION: pl.Int32})
+    nulls.write_parquet(tmp_path / "2.parquet")
+    assert OpenLakeHistory(open_parquet(str(tmp_path)).plan(query), ["a"]).pending(None) is None
+
+
+def test_a_held_watermark_waits_for_rows_that_are_read_elsewhere() -> None:
+    watermark = TailWatermark(ManualClock(), {A: 100}, 5, out_of_orderness_us=10)
+    watermark.hold(20)
+    assert watermark.advance(lambda _: False) == 20
+    watermark.add(B)
+    watermark.hold(50)
+    assert watermark.advance(lambda _: False) == 20  # B has not been heard of
+    watermark.hold(None)
+    watermark.rows(pl.Series([0]), pl.Series([70]), {0: B})
+    assert watermark.advance(lambda _: False) == 60
