@@ -78,7 +78,7 @@ def _handover(handover: HandoverPlan) -> Table:
     return _facts(
         ("handover", "partition by partition" if handover.per_partition else "all partitions at once"),
         ("chase", "newer snapshots first" if handover.chase else "off"),
-        ("back to lake", never if handover.refused or not back else f"when {', or '.join(back)}"),
+        ("switch back", never if handover.refused or not back else f"when {', or '.join(back)}"),
         ("late", "history rows as in the topic" if handover.late == "as_live" else "history rows never"),
         ("reads", handover.reads),
         *((("live", ", ".join(handover.live)),) if handover.live else ()),

@@ -182,7 +182,7 @@ class TestPlan:
             "snapshot 42, summary headrace.boundary",
             "partition by partition",
             "newer snapshots first",
-            "when 5,000 records behind, offsets are gone",
+            "when 5,000 records behind, or offsets are gone",
             "flights[1]",
             "gap: wanted offsets are gone in flights[1]",
             "lost: 6 offsets: flights[2] 3 to 7, flights[2] 9 to 9",
