@@ -126,8 +126,9 @@ class HybridReader:
         elif self._tail is not None:
             facts["lag"], facts["reads"] = self._tail.lag(), "topic"
         if self._watch is not None:
-            facts["lost"] = [gap.to_json() for gap in TailPosition.from_json(self._at.tail).lost]
-            facts |= self._watch.facts()
+            lost = TailPosition.from_json(self._at.tail).lost
+            facts |= self._watch.facts() | {"lost": [gap.to_json() for gap in lost]}
+            facts["warnings"] += [{"code": "gap", "message": str(gap)} for gap in lost]
         return facts
 
     def close(self) -> None:

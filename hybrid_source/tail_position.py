@@ -41,6 +41,9 @@ class LostRange:
     first: int
     next: int
 
+    def __str__(self) -> str:
+        return f"{self.at.topic}[{self.at.partition}]: offsets {self.first} to {self.next - 1} were gone, and are lost"
+
     def to_json(self) -> dict[str, Json]:
         """The JSON form."""
         return {"topic": self.at.topic, "partition": self.at.partition, "first": self.first, "next": self.next}

@@ -164,6 +164,10 @@ def test_hyb_04_by_policy_the_job_goes_on_and_records_the_loss(site: Site) -> No
     assert_same(site.read("out"), pl.concat([rows[:100], rows[150:]]), "what is left")
     told = [event["lost"] for event in run.events() if event.get("event") == "progress"]
     assert told[-1] == [{"topic": topic, "partition": 0, "first": 100, "next": 150}]
+    warned = [event for event in run.events() if event.get("code") == "gap"]
+    assert [(event["level"], event["message"]) for event in warned] == [
+        ("warning", f"{topic}[0]: offsets 100 to 149 were gone, and are lost")
+    ]
     seam = json.loads(site.cli("seam", job, "--json"))
     assert seam["exact"] is False
     assert seam["sources"][0]["partitions"][0]["lost"] == [[100, 150]]
