@@ -59,9 +59,11 @@ def tail_of(kafka: KafkaHelper, topic: str | TopicChoice, **options: Any) -> Kaf
     return KafkaTail(cluster, TopicList((topic,)) if isinstance(topic, str) else topic, SCHEMA, **options)
 
 
-def read_until(reader: OpenTail, enough: Callable[[Read], bool], timeout: float = 0.2) -> Read:
+def read_until(
+    reader: OpenTail, enough: Callable[[Read], bool], timeout: float = 0.2, seconds: float = LIMIT_S
+) -> Read:
     read = Read()
-    deadline = time.monotonic() + LIMIT_S
+    deadline = time.monotonic() + seconds
     while not enough(read):
         assert time.monotonic() < deadline, f"not enough in time: {read}"
         batch = reader.poll(timeout)

@@ -19,6 +19,7 @@ from tests.kafka import KafkaHelper
 from tests.services import OwnBroker
 from tests.tail import (
     KEPT,
+    LIMIT_S,
     Read,
     at,
     read_bounded,
@@ -71,7 +72,8 @@ def test_kaf_07_a_groups_offsets_never_decide(own_broker: OwnBroker) -> None:
     own_broker.start()
     for partition in (0, 1):
         kafka.produce(topic, values(*range(1000, 1050)), partition=partition)
-    rest = read_until(reader, lambda read: bool(read.batches) and read.nexts == {"0": 1050, "1": 1050})
+    ends = {"0": 1050, "1": 1050}
+    rest = read_until(reader, lambda read: bool(read.batches) and read.nexts == ends, seconds=4 * LIMIT_S)
     reader.close()
     rows = Read([*first.batches, *during, *rest.batches]).rows
     for partition in (0, 1):

@@ -14,7 +14,8 @@ from headrace.runtime.dataflow import Counters
 from headrace.runtime.observer import Event, Level, Phase, SilentObserver
 from headrace.runtime.progress import Meter
 from headrace.testing import ManualClock
-from headrace.testing.stages import Script, ScriptedLog
+from headrace.testing.script import Script, ScriptedLog
+from headrace.testing.stages import scripted_source
 from hybrid_source.handover_policy import HandoverPolicy
 from hybrid_source.hybrid_reader import HybridReader
 from hybrid_source.retention_watch import EVERY_S, RetentionWatch
@@ -84,7 +85,7 @@ def reader_that_looks_at_every_poll(policy: HandoverPolicy) -> tuple[HybridReade
     payload, clock = pl.Schema({"v": pl.Int64()}), ManualClock()
     log = ScriptedLog(payload, {P0: pl.DataFrame({"v": range(8)}, schema=payload)}, EventTime("v"))
     script = Script([{P0: 4}], [[0, 1], [2, 3]], truncations=[(1, {P0: 6})], policy=policy)
-    source = replace(log.source(script), clock=clock, event_time=None)
+    source = replace(scripted_source(log, script), clock=clock, event_time=None)
     return source.open(ReadRequest(), None), clock
 
 
