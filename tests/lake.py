@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
+import pytest
 from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.table.update.snapshot import _OverwriteFiles
 from pyiceberg.typedef import EMPTY_DICT
@@ -17,6 +19,9 @@ from headrace.kernel.boundary import Boundary, PartitionRange, TopicBoundary
 from headrace.kernel.errors import FencedError, NotFoundError
 from headrace.kernel.protocols import Entry, EpochId, SinkContext
 from headrace.sinks.iceberg import IcebergSink, IcebergWriter
+
+if TYPE_CHECKING:
+    from tests.services import CatalogCase
 
 ROWS = pl.Schema({"id": pl.Int64(), "day": pl.Date()})
 
@@ -127,3 +132,18 @@ def epoch(number: int, lineage: str = "L1", attempt: str = "a") -> EpochId:
 
 def covers(upto: int, topic: str = "bids") -> Boundary:
     return Boundary({topic: TopicBoundary({0: PartitionRange(0, upto)}, "id-1")}, "cluster-1")
+
+
+@pytest.fixture
+def lake(catalog: CatalogCase) -> Iterator[Lake]:
+    catalogs = Catalogs({"lake": catalog.properties})
+    yield Lake(catalogs, TableName("lake", (catalog.namespace,), "t"))
+    catalogs.close()
+
+
+@pytest.fixture
+def local(open_catalog: Callable[[str], CatalogCase]) -> Iterator[Lake]:
+    catalog = open_catalog("local")
+    catalogs = Catalogs({"lake": catalog.properties})
+    yield Lake(catalogs, TableName("lake", (catalog.namespace,), "t"))
+    catalogs.close()
