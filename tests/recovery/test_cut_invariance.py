@@ -8,6 +8,7 @@ import os
 import random
 
 import polars as pl
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -103,9 +104,7 @@ def same(left, right, columns):
     assert left.rows() == right.rows()
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
-@given(st.integers(0, 2**63))
-def test_output_is_the_same_for_every_cut_split_batch_switch_and_crash(seed):
+def check_seed(seed):
     dice = random.Random(seed)
     log = random_log(dice, most=25)
     want_windows, want_rows = expected(log)
@@ -113,3 +112,16 @@ def test_output_is_the_same_for_every_cut_split_batch_switch_and_crash(seed):
     same(windows, want_windows, ["window_start", "k", "n", "s", "lo", "hi", "mean"])
     same(plain, want_rows, ["ts", "k", "v"])
     same(late, want_rows.filter(pl.col("ts").is_null()), ["ts", "k", "v"])
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(st.integers(0, 2**63))
+def test_output_is_the_same_for_every_cut_split_batch_switch_and_crash(seed):
+    check_seed(seed)
+
+
+@pytest.mark.full
+@settings(max_examples=10 * EXAMPLES, deadline=None)
+@given(st.integers(0, 2**63))
+def test_output_is_the_same_in_many_more_worlds(seed):
+    check_seed(seed)

@@ -31,8 +31,6 @@ KEY = [system.TOPIC, system.PARTITION, system.OFFSET]
 EXAMPLES = int(os.environ.get("HEADRACE_EXAMPLES", "2000"))
 MOST_STEPS = 2000
 
-thousands = settings(max_examples=EXAMPLES, deadline=None)
-
 
 class Driver:
     """Drives a source as the runtime does, and dies at random."""
@@ -89,9 +87,7 @@ def check(found: pl.DataFrame, log: ScriptedLog) -> None:
         assert found.select("ts", "v", *KEY).sort(KEY).rows() == expected.rows()
 
 
-@thousands
-@given(st.integers(0, 2**63))
-def test_every_record_is_handed_out_once_and_none_is_late(seed: int) -> None:
+def check_seed(seed: int) -> None:
     dice = random.Random(seed)
     log = random_log(dice)
     source = scripted_source(log, random_script(dice, log))
@@ -102,3 +98,16 @@ def test_every_record_is_handed_out_once_and_none_is_late(seed: int) -> None:
     covered = driver.reader.coverage(driver.reader.position)
     assert covered is not None
     assert covered.nexts == {at: log.end(at) for at in log.partitions}
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(st.integers(0, 2**63))
+def test_every_record_is_handed_out_once_and_none_is_late(seed: int) -> None:
+    check_seed(seed)
+
+
+@pytest.mark.full
+@settings(max_examples=10 * EXAMPLES, deadline=None)
+@given(st.integers(0, 2**63))
+def test_every_record_is_handed_out_once_in_many_more_worlds(seed: int) -> None:
+    check_seed(seed)
