@@ -13,6 +13,7 @@ from typing import Final, Literal
 import polars as pl
 
 from headrace.kernel.protocols import MAIN, Emission, OperatorState
+from operators.event_time import passed
 from operators.merged import Merged, fitting
 from operators.row_order import ORDER
 from operators.stretches import RUN, numbered
@@ -98,7 +99,7 @@ class DedupInstance:
 
     def advance(self, watermark: int) -> Emission:
         """Give out the rows that are decided with ``watermark``."""
-        closed = watermark - self._layout.lateness
+        closed = passed(watermark, self._layout.lateness)
         self._closed = closed if self._closed is None else max(self._closed, closed)
         if self._next is None or self._next > self._closed:
             return {}
@@ -118,7 +119,7 @@ class DedupInstance:
 
     def outgoing_watermark(self, watermark: int) -> int:
         """The earliest event time of the rows that may still be given out."""
-        reached = watermark - self._layout.lateness
+        reached = passed(watermark, self._layout.lateness)
         reached = reached if self._closed is None else max(self._closed, reached)
         at = FIRST if self._layout.keep == "first" else LAST
         waiting = [time for frame in self._open.frames() if isinstance(time := frame[at].min(), int)]

@@ -11,6 +11,15 @@ from headrace.kernel.errors import SpecError
 _DAY_US: Final = 86_400_000_000
 
 
+EARLIEST: Final = -(2**62)
+"""No event time lies before it (146,000 years ago). A watermark may, and says then that nothing has passed."""
+
+
+def passed(watermark: int, lateness: int) -> int:
+    """The time that has passed for good with a watermark: ``lateness`` before it, and never below ``EARLIEST``."""
+    return max(watermark - lateness, EARLIEST)
+
+
 def time_zone(dtype: pl.DataType) -> str | None:
     """The zone that windows over an event time of this type are shown in: its own; naive ones stay naive."""
     return dtype.time_zone if isinstance(dtype, pl.Datetime) else None

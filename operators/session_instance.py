@@ -11,6 +11,7 @@ import polars as pl
 from headrace.kernel.protocols import MAIN, Emission, OperatorState
 from operators import partials
 from operators.errors import computing
+from operators.event_time import passed
 from operators.merged import Merged, fitting
 from operators.stretches import RUN, numbered
 from operators.windowed import WINDOW_START
@@ -84,7 +85,7 @@ class SessionInstance:
 
     def advance(self, watermark: int) -> Emission:
         """Give out the sessions that close with ``watermark``."""
-        closed = watermark - self._layout.lateness
+        closed = passed(watermark, self._layout.lateness)
         self._closed = closed if self._closed is None else max(self._closed, closed)
         if self._next is None or self._next > self._closed:
             return {}
@@ -104,7 +105,7 @@ class SessionInstance:
 
     def outgoing_watermark(self, watermark: int) -> int:
         """Where the earliest open session begins, or one to come: those given out later do not start before it."""
-        reached = watermark - self._layout.lateness
+        reached = passed(watermark, self._layout.lateness)
         reached = reached if self._closed is None else max(self._closed, reached)
         firsts = [frame[WINDOW_START].to_physical().min() for frame in self._held.frames()]
         return min([reached, *(first for first in firsts if isinstance(first, int))])

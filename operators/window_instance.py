@@ -15,6 +15,7 @@ import polars as pl
 from headrace.kernel.protocols import MAIN, Emission, OperatorState
 from operators import partials
 from operators.errors import computing
+from operators.event_time import passed
 from operators.merged import Merged, engine_for, fitting
 from operators.slices import Slices
 from operators.windowed import WINDOW_START
@@ -97,7 +98,7 @@ class SlicedInstance:
 
     def advance(self, watermark: int) -> Emission:
         """Give out the windows that close with ``watermark``."""
-        return self._close(watermark - self._layout.lateness)
+        return self._close(passed(watermark, self._layout.lateness))
 
     def drain(self) -> Emission:
         """Give out all windows. Those up to the last one are closed then: nothing is given out for them again."""
@@ -106,7 +107,7 @@ class SlicedInstance:
 
     def outgoing_watermark(self, watermark: int) -> int:
         """The earliest start of the windows that are still open: those given out later do not start before it."""
-        reached = watermark - self._layout.lateness
+        reached = passed(watermark, self._layout.lateness)
         reached = reached if self._closed is None else max(self._closed, reached)
         return self._slices.scale.instant_at(self._slices.earliest_start(self._slices.ended_at(reached)))
 

@@ -158,3 +158,13 @@ def test_state_and_fingerprint_are_bound_to_the_definition() -> None:
 def test_definitions_that_cannot_be_are_refused(make, message) -> None:
     with pytest.raises(SpecError, match=message):
         make()
+
+
+@pytest.mark.parametrize("watermark", [-(2**63), -(2**63) + 5])
+def test_a_watermark_before_all_time_closes_nothing(watermark) -> None:
+    operator = hopping(10, 5, allowed_lateness_us=30)
+    instance = operator.open(operator.partial(frame_of([]).lazy()).collect_schema(), None)
+    assert instance.advance(watermark) == {}
+    instance.process(operator.partial(frame_of([Row(7, "a")]).lazy()).collect())
+    assert instance.advance(watermark + 1) == {}
+    assert instance.advance(45)[MAIN]["n"].to_list() == [1, 1]
