@@ -8,15 +8,17 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from benchmarks import manifests
+from benchmarks import handover, manifests
 from benchmarks.compare import Result, bounds, pairs, ratio
 from benchmarks.lake import Lake
 from benchmarks.measure import Cost, in_process
+from benchmarks.with_headrace import config_of
 
 HISTORY_TARGET: Final = 0.7
 TAIL_TARGET: Final = 0.6
 MEMORY_TARGET: Final = 1.3
 CHECKPOINT_TARGET: Final = 0.05
+PAUSE_TARGET: Final = 1.0
 BOUNDARY_TARGET: Final = 0.8
 EPOCH_S: Final = 10.0
 
@@ -93,6 +95,25 @@ def tail(plan: Plan, lake: Lake, bootstrap: str, topic: str) -> Iterator[Result]
             return in_process("bare tail", bootstrap=bootstrap, topic=topic)
 
         yield _by_cpu(name, pairs(plan.pairs, bare, ours), TAIL_TARGET)
+    yield _pause(plan, lake, bootstrap, topic)
+
+
+def _pause(plan: Plan, lake: Lake, bootstrap: str, topic: str) -> Result:
+    """Seconds from the last row of a history to the first one of the topic."""
+    found = handover.pauses(
+        lake.folder, config_of(str(lake.folder), bootstrap), topic, plan.records, max(3, plan.pairs)
+    )
+    low, high = bounds(found)
+    return Result(
+        "tail_handover_pause_s",
+        "value",
+        median(found),
+        PAUSE_TARGET,
+        at_least=False,
+        low=low,
+        high=high,
+        details={"times": len(found), "longest": round(max(found), 4)},
+    )
 
 
 def memory(plan: Plan, lake: Lake) -> Iterator[Result]:

@@ -56,7 +56,7 @@ def history(
     checkpoint: dict[str, Any],
 ) -> Cost:
     """Iceberg history, filter, window, Iceberg sink. Measured: compiling, planning, running, checkpoints, commits."""
-    config = _config(folder)
+    config = config_of(folder)
     name = f"j{uuid.uuid4().hex[:12]}"
     job = (
         Job(name)
@@ -85,7 +85,7 @@ def history(
 
 def tail(folder: str, bootstrap: str, topic: str, steps: str) -> Cost:
     """JSON tail, some steps, sink into memory. Measured: compiling, opening, running, checkpoints, commits."""
-    config = _config(folder, bootstrap)
+    config = config_of(folder, bootstrap)
     job = Job(f"j{uuid.uuid4().hex[:12]}").source(
         "events", tail={"topic": topic, "schema": SCHEMA}, event_time={"column": "ts", "out_of_orderness": "5s"}
     )
@@ -158,7 +158,8 @@ class IntoMemory:
         )
 
 
-def _config(folder: str, bootstrap: str = "") -> Config:
+def config_of(folder: str, bootstrap: str = "") -> Config:
+    """The broker and the catalog of a benchmark."""
     root = Path(folder)
     return Config(
         kafka={"default": {"bootstrap.servers": bootstrap}} if bootstrap else {},
