@@ -350,7 +350,7 @@ class HybridReader:
 
     def _poll_tail(self, tail: OpenTail, timeout: float) -> Batch | None:
         if self._policy.lag is not None and self._is_behind(tail, self._policy.lag):
-            newer = self._ways.newer(self._at)
+            newer = self._ways.newer_if_reachable(self._at)
             if newer is not None and newer.ahead >= min(self._policy.worthwhile, self._policy.lag):
                 self._enter_lake(newer, "switch-back")
                 return self._passage()

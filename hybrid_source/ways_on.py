@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from headrace.kernel.errors import GapError, SpecError
+from headrace.kernel.errors import ExternalError, GapError, SpecError
 from headrace.kernel.protocols import ReadRequest
 from hybrid_source.history_sequence import last_stage
 from hybrid_source.hybrid_position import HybridPosition
@@ -14,6 +15,8 @@ from hybrid_source.stages import OpenTail, TailStage
 
 if TYPE_CHECKING:
     from hybrid_source.hybrid import HybridSource
+
+logger: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,7 @@ class WaysOn:
         """
         tail = wanted_tail(self._source)
         policy = self._source.policy
-        newer = self.newer(at) if policy.chase else None
+        newer = self.newer_if_reachable(at) if policy.chase else None
         if newer is not None and newer.ahead >= policy.worthwhile:
             return Way(newer=newer)
         if opened is not None:
@@ -66,6 +69,14 @@ class WaysOn:
             if newer is not None and newer.closes(gap):
                 return Way(newer=newer)
             raise
+
+    def newer_if_reachable(self, at: HybridPosition) -> NewerVersion | None:
+        """As :meth:`newer`, for where nothing compels to: a catalog that does not answer now is no reason to stop."""
+        try:
+            return self.newer(at)
+        except ExternalError as error:
+            logger.warning("newer snapshots cannot be looked for now: %s", error)
+            return None
 
     def newer(self, at: HybridPosition) -> NewerVersion | None:
         """The newest version of the table, if it leads beyond a position."""
