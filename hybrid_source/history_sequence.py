@@ -1,7 +1,8 @@
 """Several histories in a row as one: an old archive, then a table, then the tail.
 
-The stages are read one after another, oldest first. They are disjoint by the job's ``where``, and, where rows carry
-offsets, by trimming: of an earlier stage only the rows below the first offsets of the later ones are read.
+The stages are read one after another, oldest first. Where rows carry offsets, they are disjoint by trimming: of an
+earlier stage only the rows are read that no later one gives, which are those below its first offset and, where it has a
+``where``, those that this leaves out. Elsewhere the job's ``where`` keeps them apart.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass, replace
 from headrace.kernel.boundary import Boundary, PartitionRange, TopicBoundary, TopicPartition
 from headrace.kernel.protocols import Json, ReadRequest
 from hybrid_source.resolution import Resolution
-from hybrid_source.stages import END_OF_HISTORY, HistoryBatch, LakeStage, OpenHistory
+from hybrid_source.stages import END_OF_HISTORY, HistoryBatch, LakeStage, LaterRows, OpenHistory
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,8 @@ class HistorySequence:
         found = self.last.resolve(pins[-1], topics)
         ends: list[Boundary] = [found.boundary]
         for stage, own in zip(self.stages[:0:-1], pins[:0:-1], strict=True):
-            begins = stage.begins(own, topics, found.columns)
+            # Where a stage gives only some of its rows, no offset parts it from the earlier ones: see `_later`.
+            begins = stage.begins(own, topics, found.columns) if stage.where is None else None
             ends.insert(0, ends[0] if begins is None else lower(ends[0], begins))
         return replace(found, ends=ends[:-1])
 
@@ -50,25 +52,35 @@ class HistorySequence:
         for number, (stage, own) in enumerate(zip(self.stages, pin["stages"], strict=True)):
             if own is None:  # read already
                 continue
-            cut = resolution
-            if resolution is not None and stage is not self.last:
-                topics = resolution.boundary.topics
-                # Offsets of a topic that was created again say nothing about its earlier incarnations' rows.
-                again = any(topic.earlier for topic in topics.values())
-                columns = None if again else stage.offset_columns(own, tuple(topics), resolution.columns)
-                cut = replace(resolution, boundary=resolution.ends[number], trim=True, columns=columns, ends=())
-            opened.append(stage.open(request, own, cut))
+            if resolution is None or number == len(self.stages) - 1:
+                opened.append(stage.open(request, own, resolution))
+                continue
+            topics = resolution.boundary.topics
+            # Offsets of a topic that was created again say nothing about its earlier incarnations' rows.
+            again = any(topic.earlier for topic in topics.values())
+            columns = None if again else stage.offset_columns(own, tuple(topics), resolution.columns)
+            cut = replace(resolution, boundary=resolution.ends[number], trim=True, columns=columns, ends=())
+            later = () if columns is None else self._later(number, pin, resolution)
+            opened.append(stage.open(request, own, cut, later=later))
         return OpenHistorySequence(opened)
+
+    def _later(self, number: int, pin: Json, resolution: Resolution) -> Sequence[LaterRows]:
+        """Of the stages behind one, the rows that are given of those with a condition on rows."""
+        found = []
+        for stage, own in zip(self.stages[number + 1 :], pin["stages"][number + 1 :], strict=True):
+            if stage.where is not None:
+                begins = stage.begins(own, tuple(resolution.boundary.topics), resolution.columns)
+                if begins is not None:
+                    found.append(LaterRows(lower(resolution.boundary, begins), stage.where))
+        return found
 
 
 def lower(left: Boundary, right: Boundary) -> Boundary:
-    """By partition the lower of two boundaries; a partition that only one of them knows has that one's."""
-    nexts = dict(left.nexts)
-    for at, offset in right.nexts.items():
-        nexts[at] = min(offset, nexts.get(at, offset))
-    topics: dict[str, dict[int, PartitionRange]] = {name: {} for name in (*left.topics, *right.topics)}
-    for at, offset in sorted(nexts.items()):
-        topics[at.topic][at.partition] = PartitionRange(0, offset)
+    """The left boundary, lowered by partition to the right one; what only the right one knows is left to the tail."""
+    known = right.nexts
+    topics: dict[str, dict[int, PartitionRange]] = {name: {} for name in left.topics}
+    for at, offset in sorted(left.nexts.items()):
+        topics[at.topic][at.partition] = PartitionRange(0, min(offset, known.get(at, offset)))
     return Boundary({name: TopicBoundary(ranges) for name, ranges in topics.items()}, left.cluster or right.cluster)
 
 

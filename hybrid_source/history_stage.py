@@ -18,9 +18,10 @@ from hybrid_source.iceberg_history import whole_pin
 from hybrid_source.lake_tail import LakeTail, Wanted
 from hybrid_source.offset_rows import OffsetRows
 from hybrid_source.pending import PendingPartitions
+from hybrid_source.predicates import all_of
 from hybrid_source.resolution import OffsetNames, Resolution
 from hybrid_source.splits import SplitTarget
-from hybrid_source.stages import EXACTLY_ONCE, EventTime, HistoryBatch
+from hybrid_source.stages import EXACTLY_ONCE, EventTime, HistoryBatch, LaterRows
 from hybrid_source.tail_position import TailPosition
 from hybrid_source.tail_watermark import TailWatermark
 
@@ -78,16 +79,18 @@ class LakeHistory:
             begins[topic] = TopicBoundary({number: PartitionRange(0, covered.low) for number, covered in found.items()})
         return Boundary(begins)
 
-    def open(self, request: ReadRequest, pin: Json, resolution: Resolution | None) -> OpenLakeHistory:
-        """See :meth:`hybrid_source.stages.HistoryStage.open`."""
+    def open(
+        self, request: ReadRequest, pin: Json, resolution: Resolution | None, *, later: Sequence[LaterRows] = ()
+    ) -> OpenLakeHistory:
+        """See :meth:`hybrid_source.stages.LakeStage.open`."""
         history = self.open_history(pin)
         columns = resolution.columns if resolution else None
         query = HistoryQuery(
             request.columns,
             request.predicate,
-            self.where,
+            all_of(self.where, *(_not_given(rows, columns, history.stored) for rows in later)),
             self.event_time,
-            _trims(resolution, columns),
+            _trims(resolution.boundary, columns) if resolution is not None and resolution.trim else (),
             self.target,
             resolution.columns if resolution is not None and resolution.distinct else None,
             self._absent(history),
@@ -141,8 +144,14 @@ class LakeHistory:
         return {name: dtype for name, dtype in self.payload.items() if name not in history.stored}
 
 
-def _trims(resolution: Resolution | None, names: OffsetNames | None) -> Sequence[Trim]:
-    if resolution is None or not resolution.trim or names is None:
+def _not_given(later: LaterRows, names: OffsetNames | None, stored: pl.Schema) -> pl.Expr | None:
+    """True for the rows that a later stage does not give."""
+    below = all_of(*(trim.predicate(stored) for trim in _trims(later.begins, names)))
+    return None if below is None else below | ~later.where.fill_null(value=False)
+
+
+def _trims(boundary: Boundary, names: OffsetNames | None) -> Sequence[Trim]:
+    if names is None:
         return ()
     return [
         Trim(
@@ -152,7 +161,7 @@ def _trims(resolution: Resolution | None, names: OffsetNames | None) -> Sequence
             names.topic,
             topic,
         )
-        for topic, covered in resolution.boundary.topics.items()
+        for topic, covered in boundary.topics.items()
     ]
 
 

@@ -135,8 +135,37 @@ class HistoryStage(Protocol):
         """
 
 
+@dataclass(frozen=True, slots=True)
+class LaterRows:
+    """Rows that a later stage of a history gives, and an earlier one therefore leaves out.
+
+    Attributes:
+        begins: By partition, the lowest of their offsets, as ``next``.
+        where: Holds for each of them.
+    """
+
+    begins: Boundary
+    where: pl.Expr
+
+
 class LakeStage(HistoryStage, Protocol):
     """A history whose table grows: newer versions of it can be read later on."""
+
+    @property
+    def where(self) -> pl.Expr | None:
+        """Only rows for which it holds are given; None: all."""
+
+    def open(
+        self, request: ReadRequest, pin: Json, resolution: Resolution | None, *, later: Sequence[LaterRows] = ()
+    ) -> OpenHistory:
+        """See :meth:`HistoryStage.open`.
+
+        Args:
+            request: Columns and predicate.
+            pin: The version.
+            resolution: Its boundary.
+            later: What later stages give; it takes offset columns in the resolution.
+        """
 
     def offset_columns(self, pin: Json, topics: Sequence[str], known: OffsetNames | None) -> OffsetNames | None:
         """The columns of a version that carry its rows' offsets, for a stage that does not meet the tail.

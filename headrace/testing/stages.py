@@ -17,7 +17,15 @@ from headrace.testing.script import TOPIC, Cut, Script, ScriptedLog, World
 from hybrid_source.hybrid import HybridSource
 from hybrid_source.lake_tail import LakeTail, Wanted, Window
 from hybrid_source.resolution import OffsetNames, Resolution
-from hybrid_source.stages import END_OF_HISTORY, EventTime, Expiry, HistoryBatch, TailBatch, TopicIdentity
+from hybrid_source.stages import (
+    END_OF_HISTORY,
+    EventTime,
+    Expiry,
+    HistoryBatch,
+    LaterRows,
+    TailBatch,
+    TopicIdentity,
+)
 from hybrid_source.tail_position import PartitionState, TailPosition
 from hybrid_source.tail_watermark import TailWatermark
 
@@ -64,8 +72,20 @@ class ScriptedHistory:
             ranges[at.topic][at.partition] = PartitionRange(0, offset)
         return Boundary({topic: TopicBoundary(found) for topic, found in ranges.items()})
 
-    def open(self, request: ReadRequest, pin: Json, resolution: Resolution | None) -> OpenScriptedHistory:  # noqa: ARG002
-        """See :meth:`HistoryStage.open`."""
+    @property
+    def where(self) -> pl.Expr | None:
+        """See :attr:`LakeStage.where`."""
+        return None
+
+    def open(
+        self,
+        request: ReadRequest,
+        pin: Json,
+        resolution: Resolution | None,  # noqa: ARG002 - the protocol's signature
+        *,
+        later: Sequence[LaterRows] = (),  # noqa: ARG002
+    ) -> OpenScriptedHistory:
+        """See :meth:`LakeStage.open`."""
         return OpenScriptedHistory(self.world, request, self._frames(pin))
 
     def newest(self) -> Json:

@@ -24,6 +24,7 @@ from hybrid_source.boundary import BoundaryContext
 from hybrid_source.history_sequence import HistorySequence
 from hybrid_source.history_stage import LakeHistory
 from hybrid_source.parquet_history import ParquetHistory, open_parquet
+from hybrid_source.resolution import OffsetNames
 from hybrid_source.splits import SplitTarget
 from hybrid_source.stages import END_OF_HISTORY, Resolution
 
@@ -61,19 +62,22 @@ class Stated:
     """A boundary rule of the tests."""
 
     nexts: dict[int, int]
+    trim: bool = False
     name: str = "stated"
     looks_for: str = "nothing"
 
     def resolve(self, context: BoundaryContext) -> Resolution:
         ranges = {partition: PartitionRange(0, offset) for partition, offset in self.nexts.items()}
-        return Resolution(Boundary({context.topic: TopicBoundary(ranges)}), "stated", "", trim=False)
+        columns = OffsetNames() if self.trim else None
+        boundary = Boundary({context.topic: TopicBoundary(ranges)})
+        return Resolution(boundary, "stated", "", trim=self.trim, columns=columns)
 
 
-def read(sequence: HistorySequence, nexts: dict[int, int]) -> pl.DataFrame:
+def read(sequence: HistorySequence, nexts: dict[int, int], *, trim: bool = False) -> pl.DataFrame:
     """All rows below a boundary, by partition and offset."""
     *earlier, last = sequence.stages
     assert isinstance(last, LakeHistory)
-    sequence = HistorySequence([*earlier, replace(last, rules=[Stated(nexts)])])
+    sequence = HistorySequence([*earlier, replace(last, rules=[Stated(nexts, trim)])])
     pin = sequence.pin()
     found = sequence.resolve(pin, ["t"])
     assert Resolution.from_json(found.to_json()) == replace(found, tried=())
@@ -125,6 +129,24 @@ def test_an_earlier_stage_ends_where_a_later_one_begins(tmp_path: Path) -> None:
     found = read(sequence, {0: 14, 1: 6, 2: 5}).group_by(system.PARTITION).agg(system.OFFSET).sort(system.PARTITION)
     # Nobody but the oldest stage knows partition 3: the tail begins it at offset 0. The last stage is not cut.
     assert found.rows() == [(0, list(range(14))), (1, list(range(6))), (2, list(range(5)))]
+
+
+def test_rows_that_a_later_stage_leaves_out_by_its_where_are_read_from_the_earlier_one(tmp_path: Path) -> None:
+    old, new = rows(0, 10), rows(4, 14)
+    first, last = stage(tmp_path / "old", old), stage(tmp_path / "new", new)
+    sequence = HistorySequence([first, replace(last, where=pl.col("id") >= 8)])
+    assert read(sequence, {0: 14})["id"].to_list() == list(range(14))
+    odd = HistorySequence([first, replace(last, where=pl.col("id") % 2 == 1)])
+    assert read(odd, {0: 14})["id"].to_list() == [*range(10), 11, 13]
+    middle = HistorySequence([first, replace(last, where=pl.col("id") >= 8), stage(tmp_path / "newest", rows(12, 16))])
+    assert read(middle, {0: 16})["id"].to_list() == list(range(16))
+
+
+def test_of_a_partition_that_the_boundary_does_not_know_no_stage_gives_a_row(tmp_path: Path) -> None:
+    old, new = pl.concat([rows(0, 4), rows(0, 9, partition=1)]), pl.concat([rows(4, 8), rows(6, 9, partition=1)])
+    sequence = HistorySequence([stage(tmp_path / "old", old), stage(tmp_path / "new", new)])
+    found = read(sequence, {0: 8}, trim=True)
+    assert found.select(system.PARTITION, "id").rows() == [(0, number) for number in range(8)]
 
 
 def test_what_the_last_stage_cannot_say_is_left_to_the_boundary(tmp_path: Path) -> None:
