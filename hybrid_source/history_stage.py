@@ -38,6 +38,7 @@ class LakeHistory:
         target: How much work one split is.
         open_newest: Opens the version that is the newest now; None: as ``open_history`` does without a pin.
         newer_pin: The pin of what has been appended since a pinned version, or None.
+        state: Its rows are the newest ones by key of a changelog, without deletions.
         payload: The payload columns of the source, where this history may lack some of them: those are null.
     """
 
@@ -48,6 +49,7 @@ class LakeHistory:
     target: SplitTarget = field(default_factory=SplitTarget)
     open_newest: Callable[[], History] | None = None
     newer_pin: Callable[[Json], Json] | None = None
+    state: bool = False
     payload: pl.Schema = field(default_factory=pl.Schema)
 
     def pin(self) -> Json:
@@ -113,6 +115,8 @@ class LakeHistory:
             return "its rows carry no offsets of the topic"
         if self.where is not None and not whole:
             return "where restricts the rows that are read of the history, and not those of the topic"
+        if self.state and not whole:
+            return "its rows are the newest ones of each key, and do not say which keys were deleted"
         return ""
 
     def replay(

@@ -258,6 +258,7 @@ class HybridReader:
         if not self._ways.may_look_back:
             raise gap
         self._gap = True
+        self._ahead = None  # it may hold this tail
         if self._tail is not None:
             self._tail.close()
             self._tail = None

@@ -38,8 +38,11 @@ class NewerVersion:
 
     def closes(self, gap: GapError) -> bool:
         """Whether it leads to offsets that the topic still has, in the partition with the gap."""
-        at = TopicPartition(gap.context["topic"], gap.context["partition"])
-        return at in self.ends and self.ends[at] >= gap.context["earliest"]
+        context = gap.context
+        at = TopicPartition(context["topic"], context["partition"])
+        # What the topic may have lost of deletions goes further than what it has lost of records.
+        available = context["needed"] if "needed" in context else context["earliest"]
+        return at in self.ends and self.ends[at] >= available
 
 
 def reach(resolution: Resolution, nexts: Offsets) -> Offsets:

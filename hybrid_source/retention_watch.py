@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Final
 
 from headrace.kernel.boundary import TopicPartition
 from headrace.kernel.clock import Clock
 from headrace.kernel.durations import format_duration_us
+from headrace.kernel.errors import ExternalError
 from headrace.kernel.protocols import Json
 from hybrid_source.stages import Expiry, TailStage
+
+logger: Final = logging.getLogger(__name__)
 
 CODE: Final = "retention"
 EVERY_S: Final = 60.0
@@ -41,7 +45,7 @@ class RetentionWatch:
         return any(found.passed for found in self._expiries)
 
     def look(self, position: Json, history_s: float | None) -> bool:
-        """Estimate, if it is time to; says whether it was.
+        """Estimate, if it is time to and the topic answers; says whether it has.
 
         Args:
             position: What the tail needs next.
@@ -51,7 +55,11 @@ class RetentionWatch:
         if now - self._looked < EVERY_S:
             return False
         self._looked = now
-        self._expiries = self._tail.expiries(position)
+        try:
+            self._expiries = self._tail.expiries(position)
+        except ExternalError as error:  # a source that still reads its history can do without the topic
+            logger.warning("how long the topic will hold what is needed is not known: %s", error)
+            return False
         limit = SOON_S if history_s is None else history_s * SPARE
         threatened = [found for found in self._expiries if found.seconds is not None and found.seconds <= limit]
         # The words of the first look stay: an event is told once, not again for each minute that passes.

@@ -71,6 +71,7 @@ def build_source(spec: JobSpec, nodes: JobGraph, name: str, config: Config, cata
             where=_where(spec, _stage_path(source, name, number), stage.where, opener(None).schema),
             event_time=time.column if time else None,
             target=_target(stage),
+            state=isinstance(source.changelog, ChangelogSpec) and system.DELETED not in opener(None).stored,
             payload=payload,
             open_newest=_newest(stage, catalogs),
             newer_pin=_newer(stage, catalogs),

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from headrace.kernel.boundary import TopicPartition
-from headrace.kernel.errors import GapError
+from headrace.kernel.errors import GapError, UnavailableError
 from headrace.kernel.protocols import Json, ReadRequest
 from headrace.runtime.dataflow import Counters
 from headrace.runtime.observer import Event, Level, Phase, SilentObserver
@@ -31,9 +31,12 @@ class Tail:
     def __init__(self) -> None:
         self.found: Sequence[Expiry] = ()
         self.asked = 0
+        self.answers = True
 
     def expiries(self, position: Json) -> Sequence[Expiry]:
         self.asked += 1
+        if not self.answers:
+            raise UnavailableError("no broker answers")
         return self.found
 
 
@@ -78,6 +81,20 @@ def test_it_looks_once_a_minute() -> None:
         clock.advance(PERIOD_US // 6 + 1)
     assert [index for index, looked in enumerate(looks) if looked] == [6, 12]
     assert tail.asked == 2
+
+
+def test_a_topic_that_does_not_answer_is_asked_again_a_minute_later() -> None:
+    tail, clock = Tail(), ManualClock()
+    watch = RetentionWatch(tail, clock)  # type: ignore[arg-type]
+    tail.found, tail.answers = [Expiry(P0, 5, 9, 0.0)], False
+    clock.advance(PERIOD_US)
+    assert not watch.look({}, None)
+    assert not watch.look({}, None)
+    assert (tail.asked, watch.passed) == (1, False)
+    tail.answers = True
+    clock.advance(PERIOD_US)
+    assert watch.look({}, None)
+    assert watch.passed
 
 
 def reader_that_looks_at_every_poll(policy: HandoverPolicy) -> tuple[HybridReader, ManualClock]:

@@ -1,0 +1,132 @@
+"""The way on at the end of the history: what is asked for, what is taken, what may fail."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import polars as pl
+import pytest
+
+from headrace.jobs.compile import compile_job
+from headrace.jobs.config import load_config
+from headrace.jobs.loading import load_job_text
+from headrace.kernel import columns as system
+from headrace.kernel.boundary import Boundary, TopicPartition
+from headrace.kernel.errors import GapError, UnavailableError
+from headrace.kernel.protocols import ReadRequest
+from headrace.testing.clock import ManualClock
+from headrace.testing.script import Script, ScriptedLog, World
+from headrace.testing.stages import ScriptedHistory, ScriptedTail
+from hybrid_source.handover_policy import HandoverPolicy
+from hybrid_source.history_stage import LakeHistory
+from hybrid_source.hybrid import HybridSource
+from hybrid_source.lake_versions import NewerVersion
+from hybrid_source.resolution import OffsetNames, Resolution
+from hybrid_source.stages import EventTime
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from headrace.kernel.protocols import Json
+
+P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
+PAYLOAD = pl.Schema({"v": pl.Int64()})
+CHANGELOG = """
+name: j
+sources:
+  s:
+    history: {{parquet: "{folder}"}}
+    tail: {{topic: t}}
+    changelog: {{key: [v]}}
+sinks:
+  - {{id: out, iceberg: {{table: lake.n.out, changes: append}}}}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Unreachable(ScriptedHistory):
+    """A table whose catalog does not answer any more once the job runs."""
+
+    def newest(self) -> Json:
+        raise UnavailableError("the catalog does not answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Restricted(ScriptedHistory):
+    """A table of which the job reads some rows only."""
+
+    @property
+    def where(self) -> pl.Expr | None:
+        return pl.col("v") > 1
+
+
+def source(script: Script, history: type[ScriptedHistory] = ScriptedHistory, **partitions: int) -> HybridSource:
+    rows = {at: pl.DataFrame({"v": range(20)}, schema=PAYLOAD) for at in (P0, P1)[: partitions.get("count", 1)]}
+    world = World(ScriptedLog(PAYLOAD, rows, EventTime("v")), script)
+    schema = pl.Schema({**PAYLOAD, **system.SYSTEM})
+    return HybridSource("s", schema, history(world), ScriptedTail(world), clock=ManualClock(), policy=script.policy)
+
+
+def read(opened: HybridSource) -> tuple[list[int], list[str]]:
+    """All values in their order, and what the source did."""
+    reader = opened.open(ReadRequest(["v"]), None)
+    found: list[int] = []
+    while not reader.finished:
+        batch = reader.poll(0)
+        found += batch.rows.collect()["v"].to_list() if batch is not None else []
+    return found, [switch["kind"] for switch in reader.position["switches"]]
+
+
+def test_a_catalog_that_does_not_answer_stops_nothing_that_can_do_without() -> None:
+    policy = HandoverPolicy(worthwhile=1, lag=1, lag_every_s=0.0)
+    script = Script([{P0: 5}, {P0: 15}], commits=[1], policy=policy)
+    assert read(source(script, Unreachable)) == (list(range(20)), ["handover"])
+    truncated = replace(script, truncations=[(3, {P0: 9})])
+    with pytest.raises(UnavailableError):
+        read(source(truncated, Unreachable))
+
+
+def test_an_increment_of_a_restricted_history_is_left_to_the_topic() -> None:
+    script = Script([{P0: 5}, {P0: 15}], commits=[1], offsets=False)
+    assert read(source(script)) == (list(range(20)), ["chase", "handover"])
+    assert read(source(script, Restricted)) == (list(range(20)), ["handover"])
+
+
+def test_a_topic_that_was_closed_for_a_gap_is_not_taken_over_to() -> None:
+    # Partition 0 is live; its gap shows after the way on was prepared, and before it is taken.
+    script = Script(
+        [{P0: 2, P1: 2}, {P0: 15, P1: 2}], [[0, 1], [2, 3]], [(0, 1), (1, 1)], commits=[7], truncations=[(7, {P0: 10})]
+    )
+    found, switches = read(source(script, count=2))
+    assert sorted(found) == sorted([*range(20), *range(20)])
+    assert switches == ["chase", "handover"]
+
+
+def test_a_version_closes_a_gap_of_deletions() -> None:
+    place: dict[str, object] = {"topic": "t", "partition": 0, "wanted": 3}
+    newer = NewerVersion({}, Resolution(Boundary({}), "", ""), {P0: 8}, 5)
+    for name in ("earliest", "needed"):
+        assert newer.closes(GapError("gone", context={**place, name: 8}))
+        assert not newer.closes(GapError("gone", context={**place, name: 9}))
+
+
+@pytest.mark.parametrize("deletions", [True, False])
+def test_a_state_does_not_stand_for_the_changes_of_a_topic(tmp_path: Path, *, deletions: bool) -> None:
+    rows = pl.DataFrame({"v": [1], system.PARTITION: [0], system.OFFSET: [0], system.DELETED: [False]})
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    (rows if deletions else rows.drop(system.DELETED)).write_parquet(folder / "0.parquet")
+    file = tmp_path / "headrace.toml"
+    file.write_text(
+        f'[kafka.default]\n"bootstrap.servers" = "localhost:1"\n'
+        f'[catalogs.lake]\ntype = "sql"\nuri = "sqlite:///{tmp_path}/c.db"\nwarehouse = "file://{tmp_path}"\n'
+    )
+    job = compile_job(load_job_text(CHANGELOG.format(folder=folder), "job.yaml", environ={}), load_config(file))
+    compiled = job.sources["s"]
+    assert isinstance(compiled, HybridSource)
+    lake = compiled.lake
+    assert isinstance(lake, LakeHistory)
+    found = Resolution(Boundary({}), "", "", columns=OffsetNames())
+    assert bool(lake.refuses_replay(found)) != deletions
+    assert not lake.refuses_replay(found, whole=True)
