@@ -22,6 +22,7 @@ class Trim:
         offset: Column with the Kafka offset, likewise.
         topic_column: Column with the topic, when the history holds more than one; rows of others stay.
         topic: The topic that the boundary is of.
+        rest: The next offset of partitions that are not in it, where the rows are not left to the tail.
 
     Rows whose partition or offset is null never were in the topic, and stay.
     """
@@ -31,13 +32,14 @@ class Trim:
     offset: str = system.OFFSET
     topic_column: str | None = None
     topic: str | None = None
+    rest: int = 0
 
     def predicate(self, schema: pl.Schema) -> pl.Expr:
         """True for the rows that stay."""
         partition, offset = column(schema, self.partition), column(schema, self.offset)
-        highest = max(self.next_offsets.values(), default=0)
+        highest = max((self.rest, *self.next_offsets.values()))
         limit = partition.cast(pl.Int64).replace_strict(
-            list(self.next_offsets.keys()), list(self.next_offsets.values()), default=0, return_dtype=pl.Int64
+            list(self.next_offsets.keys()), list(self.next_offsets.values()), default=self.rest, return_dtype=pl.Int64
         )
         below = offset.is_null() | (offset < highest)  # prunes whole files by their bounds
         stays = below & (offset.is_null() | partition.is_null() | (offset < limit))

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import polars as pl
+
 from headrace.kernel.boundary import Boundary, PartitionRange, TopicBoundary, TopicPartition
 from headrace.kernel.protocols import Json, ReadRequest
 from hybrid_source.resolution import Resolution
@@ -52,8 +54,14 @@ class HistorySequence:
         for number, (stage, own) in enumerate(zip(self.stages, pin["stages"], strict=True)):
             if own is None:  # read already
                 continue
-            if resolution is None or number == len(self.stages) - 1:
+            if number == len(self.stages) - 1:
                 opened.append(stage.open(request, own, resolution))
+                continue
+            if resolution is None:
+                columns = stage.offset_columns(own, (), None)
+                later = () if columns is None else self._later(number, pin, Resolution(Boundary(), "", ""), whole=True)
+                alone = Resolution(Boundary(), "later stages", "", trim=False, columns=columns)
+                opened.append(stage.open(request, own, alone, later=later))
                 continue
             topics = resolution.boundary.topics
             # Offsets of a topic that was created again say nothing about its earlier incarnations' rows.
@@ -64,14 +72,14 @@ class HistorySequence:
             opened.append(stage.open(request, own, cut, later=later))
         return OpenHistorySequence(opened)
 
-    def _later(self, number: int, pin: Json, resolution: Resolution) -> Sequence[LaterRows]:
-        """Of the stages behind one, the rows that are given of those with a condition on rows."""
+    def _later(self, number: int, pin: Json, resolution: Resolution, *, whole: bool = False) -> Sequence[LaterRows]:
+        """Of the stages behind one, the rows that are given of those with a condition on rows, or (whole) of all."""
         found = []
         for stage, own in zip(self.stages[number + 1 :], pin["stages"][number + 1 :], strict=True):
-            if stage.where is not None:
+            if whole or stage.where is not None:
                 begins = stage.begins(own, tuple(resolution.boundary.topics), resolution.columns)
                 if begins is not None:
-                    found.append(LaterRows(lower(resolution.boundary, begins), stage.where))
+                    found.append(LaterRows(begins, pl.lit(value=True) if stage.where is None else stage.where))
         return found
 
 

@@ -12,7 +12,7 @@ from headrace.kernel.clock import SystemClock
 from headrace.kernel.errors import BoundaryError
 from headrace.kernel.protocols import Json, ReadRequest
 from hybrid_source.boundary import BoundaryContext, BoundaryRule, layouts, resolve_boundary
-from hybrid_source.boundary.coverage import cover
+from hybrid_source.boundary.coverage import cover, topics_of
 from hybrid_source.history import History, HistoryPlan, HistoryQuery, Trim
 from hybrid_source.iceberg_history import whole_pin
 from hybrid_source.lake_tail import LakeTail, Wanted
@@ -21,7 +21,7 @@ from hybrid_source.pending import PendingPartitions
 from hybrid_source.predicates import all_of
 from hybrid_source.resolution import OffsetNames, Resolution
 from hybrid_source.splits import SplitTarget
-from hybrid_source.stages import EXACTLY_ONCE, EventTime, HistoryBatch, LaterRows
+from hybrid_source.stages import END_OF_HISTORY, EXACTLY_ONCE, EventTime, HistoryBatch, LaterRows
 from hybrid_source.tail_position import TailPosition
 from hybrid_source.tail_watermark import TailWatermark
 
@@ -67,7 +67,7 @@ class LakeHistory:
         """See :meth:`hybrid_source.stages.LakeStage.offset_columns`."""
         stored = self.open_history(pin).stored
         names = known if known is not None and known.within(stored) else layouts.any_known(stored)
-        return names if names is not None and (names.topic or len(topics) == 1) else None
+        return names if names is not None and (names.topic or len(topics) <= 1) else None
 
     def begins(self, pin: Json, topics: Sequence[str], columns: OffsetNames | None) -> Boundary | None:
         """See :meth:`hybrid_source.stages.HistoryStage.begins`."""
@@ -76,7 +76,7 @@ class LakeHistory:
             return None
         history = self.open_history(pin)
         begins: dict[str, TopicBoundary] = {}
-        for topic in topics:
+        for topic in topics or topics_of(history, names):
             found = cover(history, names, topic).partitions
             begins[topic] = TopicBoundary({number: PartitionRange(0, covered.low) for number, covered in found.items()})
         return Boundary(begins)
@@ -150,7 +150,10 @@ class LakeHistory:
 
 def _not_given(later: LaterRows, names: OffsetNames | None, stored: pl.Schema) -> pl.Expr | None:
     """True for the rows that a later stage does not give."""
-    below = all_of(*(trim.predicate(stored) for trim in _trims(later.begins, names)))
+    if names is None or (names.topic is None and len(later.begins.topics) > 1):
+        return None
+    trims = [replace(trim, rest=END_OF_HISTORY) for trim in _trims(later.begins, names)]
+    below = all_of(*(trim.predicate(stored) for trim in trims))
     return None if below is None else below | ~later.where.fill_null(value=False)
 
 

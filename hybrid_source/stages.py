@@ -115,7 +115,7 @@ class HistoryStage(Protocol):
 
         Args:
             pin: The version.
-            topics: The topics.
+            topics: The topics; empty: whichever rows name.
             columns: Where rows carry their offsets, if that is known from a version of the same history.
 
         Returns:
@@ -172,7 +172,7 @@ class LakeStage(HistoryStage, Protocol):
 
         Args:
             pin: The version.
-            topics: The topics that must be told apart.
+            topics: The topics that must be told apart; empty: whichever there are.
             known: Those of a later stage, which it may have as well.
         """
 

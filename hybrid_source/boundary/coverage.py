@@ -88,6 +88,16 @@ def cover(history: History, names: OffsetNames, topic: str) -> Coverage:
     return Coverage(dict(sorted(found.items())), how)
 
 
+def topics_of(history: History, names: OffsetNames) -> list[str]:
+    """The topics that rows name; of rows without a topic column, one without a name."""
+    if names.topic is None:
+        return [""]
+    of = column(history.stored, names.topic)
+    plan = history.plan(HistoryQuery(columns=of.meta.root_names(), where=of.is_not_null()))
+    found = [split.rows.select(of.unique()).collect(engine="streaming").to_series() for split in plan.splits_from()]
+    return sorted({str(topic) for topics in found for topic in topics})
+
+
 def _from_statistics(history: History, names: OffsetNames, topic: str) -> dict[int, Covered] | None:
     if not isinstance(history, IcebergHistory):
         return None

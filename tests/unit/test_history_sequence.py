@@ -46,6 +46,11 @@ def rows(first: int, next_: int, partition: int = 0) -> pl.DataFrame:
     return pl.DataFrame(data, schema={"id": pl.Int64(), "at": pl.Datetime("us", "UTC")}).with_columns(**offsets)
 
 
+def plain(first: int, next_: int) -> pl.DataFrame:
+    """Rows that carry no offsets."""
+    return rows(first, next_).drop(system.PARTITION, system.OFFSET)
+
+
 def stage(folder: Path, *files: pl.DataFrame) -> LakeHistory:
     folder.mkdir()
     for number, frame in enumerate(files):
@@ -89,9 +94,9 @@ def read(sequence: HistorySequence, nexts: dict[int, int], *, trim: bool = False
 def test_stages_are_read_in_their_order_and_from_any_cursor(tmp_path: Path) -> None:
     sequence = HistorySequence(
         [
-            stage(tmp_path / "a", rows(5, 7), rows(3, 5)),
-            stage(tmp_path / "empty", rows(0, 0)),
-            stage(tmp_path / "b", rows(0, 2), rows(7, 9)),
+            stage(tmp_path / "a", plain(5, 7), plain(3, 5)),
+            stage(tmp_path / "empty", plain(0, 0)),
+            stage(tmp_path / "b", plain(0, 2), plain(7, 9)),
         ]
     )
     opened = sequence.open(ALL, sequence.pin(), None)
@@ -149,9 +154,22 @@ def test_of_a_partition_that_the_boundary_does_not_know_no_stage_gives_a_row(tmp
     assert found.select(system.PARTITION, "id").rows() == [(0, number) for number in range(8)]
 
 
+@pytest.mark.parametrize("topics", [False, True])
+def test_without_a_tail_no_row_is_read_from_two_stages_either(tmp_path: Path, *, topics: bool) -> None:
+    old, new = pl.concat([rows(0, 10), rows(0, 3, partition=1)]), rows(4, 14)
+    if topics:
+        old, new = (frame.with_columns(pl.lit("t").alias(system.TOPIC)) for frame in (old, new))
+        old = pl.concat([old, rows(0, 6).with_columns(pl.lit("other").alias(system.TOPIC))])
+    first, last = stage(tmp_path / "old", old), stage(tmp_path / "new", new)
+    whole = [*range(14), *range(3), *(range(6) if topics else ())]
+    for later in (last, replace(last, where=pl.col("id") >= 8)):
+        sequence = HistorySequence([first, later])
+        found = pl.concat([batch.rows.collect() for batch in sequence.open(ALL, sequence.pin(), None).read(None)])
+        assert sorted(found["id"]) == sorted(whole)
+
+
 def test_what_the_last_stage_cannot_say_is_left_to_the_boundary(tmp_path: Path) -> None:
-    plain = rows(5, 9).drop(system.PARTITION, system.OFFSET)
-    sequence = HistorySequence([stage(tmp_path / "old", rows(0, 5)), stage(tmp_path / "new", plain)])
+    sequence = HistorySequence([stage(tmp_path / "old", rows(0, 5)), stage(tmp_path / "new", plain(5, 9))])
     assert read(sequence, {0: 3})["id"].sort().to_list() == [0, 1, 2, 5, 6, 7, 8]
 
 
