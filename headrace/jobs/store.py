@@ -30,6 +30,8 @@ from headrace.kernel.errors import InternalError, UserError
 from headrace.kernel.protocols import Json
 
 _REASON_LENGTH: Final = 1024
+_ID: Final = "job_"
+_MOMENT_DIGITS: Final = 12
 _OWNED: Final = (JobState.STARTING, JobState.RUNNING, JobState.STOPPING)
 
 
@@ -91,7 +93,7 @@ class JobStore:
             if found is not None:
                 return Created(found, replayed=True)
             now = self._clock.now_us()
-            job_id = f"job_{now // 1000:012x}{secrets.token_hex(6)}"
+            job_id = _next_id(connection, now)
             uid = draft.uid or job_id
             refuse_same_uid(connection, uid)
             if draft.target is not None:
@@ -370,3 +372,12 @@ def _record(connection: sa.Connection, job_id: str, at_us: int, state: JobState,
             job_id=job_id, number=number, at_us=at_us, state=state, reason=reason[:_REASON_LENGTH]
         )
     )
+
+
+def _next_id(connection: sa.Connection, now_us: int) -> str:
+    """An id that nobody guesses, and that sorts behind those of all jobs made before, however fast they follow."""
+    newest = connection.scalar(sa.select(sa.func.max(jobs.c.id)))
+    moment = now_us // 1000
+    if newest is not None:
+        moment = max(moment, int(newest.removeprefix(_ID)[:_MOMENT_DIGITS], 16) + 1)
+    return f"{_ID}{moment:0{_MOMENT_DIGITS}x}{secrets.token_hex(6)}"

@@ -251,6 +251,12 @@ def test_concurrent_overlapping_backfills_make_one_job(store: JobStore) -> None:
         assert sum(pool.map(post, range(8))) == 1
 
 
+def test_jobs_are_in_the_order_of_their_creation_however_fast_they_follow(store: JobStore) -> None:
+    made = [store.create(draft(f"j{number}")).job.id for number in range(20)]
+    assert made == sorted(made)
+    assert [job.id for job in store.page(limit=20, after=None).jobs] == made[::-1]
+
+
 def test_pages_hold_each_job_once_while_jobs_are_added(store: JobStore, clock: ManualClock) -> None:
     made = []
     for number in range(7):
