@@ -30,9 +30,11 @@ from tests.tail import (
 pytestmark = pytest.mark.services
 
 
-T_MS = int(time.time() * 1000) + 600_000
+T_MS = int(time.time() * 1000) + 86_400_000
 ENDS = ["caught-up", datetime.fromtimestamp(T_MS / 1000, UTC)]
 """Both ways to bound a read. The time is to come, as markers have the broker's time and are to be older, too."""
+AHEAD = {**KEPT, "message.timestamp.after.max.ms": str(2**63 - 1)}
+"""Topics that take records of a day ahead; a shorter time could pass while other tests run."""
 BEFORE: dict[str, Any] = {"timestamp_ms": T_MS - 1}
 AFTER: dict[str, Any] = {"timestamp_ms": T_MS}
 
@@ -59,7 +61,7 @@ def test_hyb_01_a_bounded_read_ends_behind_an_aborted_transaction(kafka: KafkaHe
 @both_ends
 def test_hyb_01_a_bounded_read_ends_at_a_transaction_marker(kafka: KafkaHelper, until: Until) -> None:
     """What follows the end makes no end-of-partition event there, and its first record is beyond the end."""
-    topic = kafka.topic(config=KEPT)
+    topic = kafka.topic(config=AHEAD)
     with kafka.transaction() as transaction:
         transaction.produce(topic, values(1, 2), **BEFORE)
         transaction.commit()
@@ -79,7 +81,7 @@ def test_hyb_01_a_bounded_read_ends_at_a_transaction_marker(kafka: KafkaHelper, 
 
 @both_ends
 def test_hyb_01_an_aborted_tail_and_idle_partitions_hold_nothing_up(kafka: KafkaHelper, until: Until) -> None:
-    topic = kafka.topic(4, config=KEPT)
+    topic = kafka.topic(4, config=AHEAD)
     kafka.produce(topic, values(1, 2), **BEFORE)
     kafka.produce(topic, values(3), partition=1, **BEFORE)
     with kafka.transaction() as transaction:
@@ -97,7 +99,7 @@ def test_hyb_01_an_aborted_tail_and_idle_partitions_hold_nothing_up(kafka: Kafka
 def test_hyb_02_what_stands_above_an_open_transaction_is_waited_for(
     kafka: KafkaHelper, until: Until, ended: str
 ) -> None:
-    topic = kafka.topic(config=KEPT)
+    topic = kafka.topic(config=AHEAD)
     hanging = kafka.begin()
     hanging.produce(topic, values(0), **BEFORE)
     with kafka.transaction() as transaction:
@@ -118,7 +120,7 @@ def test_hyb_02_what_stands_above_an_open_transaction_is_waited_for(
 
 
 def test_hyb_02_a_transaction_that_is_open_beyond_the_end_is_not_waited_for(kafka: KafkaHelper) -> None:
-    topic = kafka.topic(config=KEPT)
+    topic = kafka.topic(config=AHEAD)
     kafka.produce(topic, values(1, 2), **BEFORE)
     with kafka.transaction() as hanging:
         hanging.produce(topic, values(3), **AFTER)
@@ -129,7 +131,7 @@ def test_hyb_02_a_transaction_that_is_open_beyond_the_end_is_not_waited_for(kafk
 
 @both_ends
 def test_hyb_01_compacted_holes_hold_nothing_up_and_are_no_gap(kafka: KafkaHelper, until: Until) -> None:
-    config = {**KEPT, "cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "segment.ms": "3600000"}
+    config = {**AHEAD, "cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "segment.ms": "3600000"}
     topic, hour = kafka.topic(config=config), 3_600_000
     for number in range(10):
         kafka.produce(topic, values(number), key=b"k%d" % (number % 2), timestamp_ms=T_MS - 9 * hour)
@@ -147,7 +149,7 @@ def test_hyb_01_compacted_holes_hold_nothing_up_and_are_no_gap(kafka: KafkaHelpe
 
 
 def test_a_time_ends_each_partition_at_its_first_record_then(kafka: KafkaHelper) -> None:
-    topic = kafka.topic(3, config=KEPT)
+    topic = kafka.topic(3, config=AHEAD)
     kafka.produce(topic, values(1), **BEFORE)
     kafka.produce(topic, values(2, 3), **AFTER)
     kafka.produce(topic, values(4), **BEFORE)  # out of order, behind the end
