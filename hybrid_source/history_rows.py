@@ -46,6 +46,18 @@ class Trim:
         return stays if self.topic_column is None else stays | (column(schema, self.topic_column) != self.topic)
 
 
+def of_topics(topic: pl.Expr, topics: Sequence[str], pattern: str | None = None) -> pl.Expr:
+    """True for the rows of some topics, and for those of none.
+
+    Args:
+        topic: Of each row; null: it never was in a topic.
+        topics: Their names.
+        pattern: A regular expression, as Polars takes it: topics whose whole name matches it belong to them.
+    """
+    named = topic.is_null() | topic.is_in(list(topics))  # prunes whole files by their bounds
+    return named if pattern is None else named | topic.str.contains(f"^(?:{pattern})$")
+
+
 def column(schema: pl.Schema, name: str) -> pl.Expr:
     """A column by name, or a field of a struct column by ``column.field``.
 

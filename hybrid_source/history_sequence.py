@@ -9,13 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Final
 
 import polars as pl
 
 from headrace.kernel.boundary import Boundary, PartitionRange, TopicBoundary, TopicPartition
+from headrace.kernel.errors import BoundaryError
 from headrace.kernel.protocols import Json, ReadRequest
-from hybrid_source.resolution import Resolution
+from hybrid_source.resolution import OffsetNames, Resolution
 from hybrid_source.stages import END_OF_HISTORY, HistoryBatch, LakeStage, LaterRows, OpenHistory
+
+STAGES_NOT_IN_ORDER: Final = "STAGES_NOT_IN_ORDER"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +47,19 @@ class HistorySequence:
         pins = pin["stages"]
         found = self.last.resolve(pins[-1], topics)
         ends: list[Boundary] = [found.boundary]
-        for stage, own in zip(self.stages[:0:-1], pins[:0:-1], strict=True):
+        held = self._held(pin, topics, found.columns)
+        if not any(topic.earlier for topic in found.boundary.topics.values()):
+            self._check_order(held)
+        for stage, own in zip(self.stages[:0:-1], held[:0:-1], strict=True):
             # Where a stage gives only some of its rows, no offset parts it from the earlier ones: see `_later`.
-            begins = stage.begins(own, topics, found.columns) if stage.where is None else None
-            ends.insert(0, ends[0] if begins is None else lower(ends[0], begins))
+            ends.insert(0, ends[0] if own is None or stage.where is not None else lower(ends[0], starts(own)))
         return replace(found, ends=ends[:-1])
 
     def open(self, request: ReadRequest, pin: Json, resolution: Resolution | None) -> OpenHistorySequence:
         """See :meth:`hybrid_source.stages.HistoryStage.open`."""
-        opened = []
+        opened: list[OpenHistory] = []
+        if resolution is None:
+            self._check_order(self._held(pin, (), None))
         for number, (stage, own) in enumerate(zip(self.stages, pin["stages"], strict=True)):
             if own is None:  # read already
                 continue
@@ -77,10 +86,76 @@ class HistorySequence:
         found = []
         for stage, own in zip(self.stages[number + 1 :], pin["stages"][number + 1 :], strict=True):
             if whole or stage.where is not None:
-                begins = stage.begins(own, tuple(resolution.boundary.topics), resolution.columns)
-                if begins is not None:
-                    found.append(LaterRows(begins, pl.lit(value=True) if stage.where is None else stage.where))
+                held = stage.extents(own, tuple(resolution.boundary.topics), resolution.columns)
+                if held is not None:
+                    found.append(LaterRows(starts(held), pl.lit(value=True) if stage.where is None else stage.where))
         return found
+
+    def _held(self, pin: Json, topics: Sequence[str], columns: OffsetNames | None) -> Sequence[Boundary | None]:
+        """The offsets that each stage holds."""
+        return [stage.extents(own, topics, columns) for stage, own in zip(self.stages, pin["stages"], strict=True)]
+
+    def _check_order(self, held: Sequence[Boundary | None]) -> None:
+        """Refuse stages whose offsets are not those of one topic in a row: what is cut of them might be in no other.
+
+        A later stage with a condition on rows may hold whatever it leaves out.
+
+        Raises:
+            BoundaryError: ``STAGES_NOT_IN_ORDER``.
+        """
+        for (first, old), (second, new) in combinations(enumerate(held), 2):
+            if old is None or new is None or self.stages[second].where is not None:
+                continue
+            wrong = not_older(old, new)
+            if wrong is not None:
+                raise _out_of_order(wrong, (first, old.ranges[wrong]), (second, new.ranges[wrong]))
+
+
+def not_older(old: Boundary, new: Boundary) -> TopicPartition | None:
+    """A partition of which one stage cannot hold what came before the rows of a later one; None: there is none.
+
+    Older rows begin at lower offsets. In some partitions of a topic both may begin at the same one, if the later stage
+    then reaches as far. All that is cut of an older stage is, then, in the later one or still to be read of the topic.
+    """
+    later = new.ranges
+    shared: dict[str, list[TopicPartition]] = {}
+    for at, held in sorted(old.ranges.items()):
+        if at in later:
+            shared.setdefault(at.topic, []).append(at)
+            if (held.start, held.next) > (later[at].start, later[at].next):
+                return at
+    redundant = [both[0] for both in shared.values() if all(old.ranges[at].start >= later[at].start for at in both)]
+    return next(iter(redundant), None)
+
+
+def _out_of_order(
+    at: TopicPartition, old: tuple[int, PartitionRange], new: tuple[int, PartitionRange]
+) -> BoundaryError:
+    return BoundaryError(
+        f"history stage {old[0]} does not hold what came before stage {new[0]}"
+        + (f": topic {at.topic}," if at.topic else ":")
+        + f" partition {at.partition}",
+        detail=f"stage {old[0]} holds offsets {old[1].start} to {old[1].next - 1}, and stage {new[0]} offsets "
+        f"{new[1].start} to {new[1].next - 1}; rows from {new[1].start} on would be taken for doubled, and left out",
+        hint="if the earlier stage is of a former incarnation of the topic or of another cluster, leave the offset "
+        "columns out of its files, or let the table's record say so (headrace boundary reset); if the later stage "
+        "holds all its rows, leave the earlier one out",
+        code=STAGES_NOT_IN_ORDER,
+        context={
+            "topic": at.topic,
+            "partition": at.partition,
+            "stages": [old[0], new[0]],
+            "offsets": [[old[1].start, old[1].next], [new[1].start, new[1].next]],
+        },
+    )
+
+
+def starts(boundary: Boundary) -> Boundary:
+    """What lies before a boundary's ranges: their starts are its next offsets."""
+    topics: dict[str, dict[int, PartitionRange]] = {name: {} for name in boundary.topics}
+    for at, covered in boundary.ranges.items():
+        topics[at.topic][at.partition] = PartitionRange(0, covered.start)
+    return Boundary({name: TopicBoundary(found) for name, found in topics.items()})
 
 
 def lower(left: Boundary, right: Boundary) -> Boundary:

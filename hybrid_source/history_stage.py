@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -14,6 +15,7 @@ from headrace.kernel.protocols import Json, ReadRequest
 from hybrid_source.boundary import BoundaryContext, BoundaryRule, layouts, resolve_boundary
 from hybrid_source.boundary.coverage import cover, topics_of
 from hybrid_source.history import History, HistoryPlan, HistoryQuery, Trim
+from hybrid_source.history_rows import column, of_topics
 from hybrid_source.iceberg_history import whole_pin
 from hybrid_source.lake_tail import LakeTail, Wanted
 from hybrid_source.offset_rows import OffsetRows
@@ -40,6 +42,8 @@ class LakeHistory:
         newer_pin: The pin of what has been appended since a pinned version, or None.
         state: Its rows are the newest ones by key of a changelog, without deletions.
         payload: The payload columns of the source, where this history may lack some of them: those are null.
+        topic_pattern: The source reads all topics whose whole name matches it; None: those of the boundary.
+        changes: Of two pins, what has changed or deleted rows since the first; see :meth:`changed`.
     """
 
     open_history: Callable[[Json], History]
@@ -51,6 +55,8 @@ class LakeHistory:
     newer_pin: Callable[[Json], Json] | None = None
     state: bool = False
     payload: pl.Schema = field(default_factory=pl.Schema)
+    topic_pattern: str | None = None
+    changes: Callable[[Json, Json], str] | None = None
 
     def pin(self) -> Json:
         """See :meth:`hybrid_source.stages.HistoryStage.pin`."""
@@ -69,17 +75,19 @@ class LakeHistory:
         names = known if known is not None and known.within(stored) else layouts.any_known(stored)
         return names if names is not None and (names.topic or len(topics) <= 1) else None
 
-    def begins(self, pin: Json, topics: Sequence[str], columns: OffsetNames | None) -> Boundary | None:
-        """See :meth:`hybrid_source.stages.HistoryStage.begins`."""
+    def extents(self, pin: Json, topics: Sequence[str], columns: OffsetNames | None) -> Boundary | None:
+        """See :meth:`hybrid_source.stages.HistoryStage.extents`."""
         names = self.offset_columns(pin, topics, columns)
         if names is None:
             return None
         history = self.open_history(pin)
-        begins: dict[str, TopicBoundary] = {}
+        extents: dict[str, TopicBoundary] = {}
         for topic in topics or topics_of(history, names):
             found = cover(history, names, topic).partitions
-            begins[topic] = TopicBoundary({number: PartitionRange(0, covered.low) for number, covered in found.items()})
-        return Boundary(begins)
+            extents[topic] = TopicBoundary(
+                {number: PartitionRange(held.low, held.high + 1) for number, held in found.items()}
+            )
+        return Boundary(extents)
 
     def open(
         self, request: ReadRequest, pin: Json, resolution: Resolution | None, *, later: Sequence[LaterRows] = ()
@@ -90,7 +98,11 @@ class LakeHistory:
         query = HistoryQuery(
             request.columns,
             request.predicate,
-            all_of(self.where, *(_not_given(rows, columns, history.stored) for rows in later)),
+            all_of(
+                self.where,
+                self._of_topics(history, resolution),
+                *(_not_given(rows, columns, history.stored) for rows in later),
+            ),
             self.event_time,
             _trims(resolution.boundary, columns) if resolution is not None and resolution.trim else (),
             self.target,
@@ -108,6 +120,10 @@ class LakeHistory:
     def newer(self, pin: Json) -> Json:
         """See :meth:`hybrid_source.stages.LakeStage.newer`."""
         return self.newer_pin(pin) if self.newer_pin is not None else None
+
+    def changed(self, pin: Json, newest: Json) -> str:
+        """See :meth:`hybrid_source.stages.LakeStage.changed`."""
+        return self.changes(pin, newest) if self.changes is not None else ""
 
     def refuses_replay(self, resolution: Resolution, *, whole: bool = False) -> str:
         """See :meth:`hybrid_source.stages.LakeStage.refuses_replay`."""
@@ -144,8 +160,28 @@ class LakeHistory:
         rows = OffsetRows(history, columns, query, sorted({place.topic for place in at.partitions}))
         return LakeTail(rows.read, wanted, watermark, at, ends)
 
+    def _of_topics(self, history: History, resolution: Resolution | None) -> pl.Expr | None:
+        """True for the rows of the source's topics; None where rows do not say, or a history has no tail."""
+        names = resolution.columns if resolution is not None else None
+        if resolution is None or names is None or names.topic is None or not resolution.boundary.topics:
+            return None
+        topics, pattern = list(resolution.boundary.topics), self.topic_pattern
+        if pattern is not None and not _known_to_polars(pattern):
+            topics += [topic for topic in topics_of(history, names) if re.fullmatch(pattern, topic)]
+            pattern = None
+        return of_topics(column(history.stored, names.topic), topics, pattern)
+
     def _absent(self, history: History) -> Mapping[str, pl.DataType]:
         return {name: dtype for name, dtype in self.payload.items() if name not in history.stored}
+
+
+def _known_to_polars(pattern: str) -> bool:
+    """Whether Polars takes a regular expression of Python's; it has no look-around."""
+    try:
+        pl.Series([""]).str.contains(pattern)
+    except pl.exceptions.ComputeError:
+        return False
+    return True
 
 
 def _not_given(later: LaterRows, names: OffsetNames | None, stored: pl.Schema) -> pl.Expr | None:

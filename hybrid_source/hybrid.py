@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 
 import polars as pl
 
-from headrace.kernel.boundary import Boundary, PartitionRange, TopicBoundary
+from headrace.kernel.boundary import Boundary, PartitionRange
 from headrace.kernel.clock import Clock, SystemClock
 from headrace.kernel.errors import GapError, SpecError
 from headrace.kernel.protocols import Json, Position, ReadRequest
 from hybrid_source.handover_policy import HandoverPolicy
-from hybrid_source.history_sequence import HistorySequence
+from hybrid_source.history_sequence import HistorySequence, last_stage, starts
 from hybrid_source.hybrid_position import HybridPosition, LakeRead, Offsets
 from hybrid_source.hybrid_reader import HybridReader
 from hybrid_source.identity import check_identities, recorded_identities
@@ -106,7 +106,7 @@ class HybridSource:
             if self.policy.as_live and resolution.boundary.ranges:
                 return self._planned_as_live(self.tail, pin, resolution, identities)
         with naming(resolution):
-            tail = self._tail_start(self.tail, resolution, identities)
+            tail = self._tail_start(self.tail, pin, resolution, identities)
         return HybridPosition(
             "history" if self.history else "tail",
             pin,
@@ -118,9 +118,9 @@ class HybridSource:
         )
 
     def _tail_start(
-        self, tail: TailStage, resolution: Resolution | None, identities: Mapping[str, TopicIdentity]
+        self, tail: TailStage, pin: Json, resolution: Resolution | None, identities: Mapping[str, TopicIdentity]
     ) -> Json:
-        if resolution is None:
+        if resolution is None or self.history is None:
             return tail.start(None)
         try:
             return tail.start(resolution.boundary)
@@ -128,7 +128,8 @@ class HybridSource:
             if self.lake is None or not self.policy.looks_back:
                 raise
             start = tail.start(resolution.boundary, check=False)
-            newer = LakeVersions(self.lake, identities, resolution).beyond(tail.offsets(start))
+            since = last_stage(self.history, pin)[1]
+            newer = LakeVersions(self.lake, identities, resolution).beyond(since, tail.offsets(start))
             if newer is None or not newer.closes(gap):
                 raise
             return start
@@ -149,8 +150,9 @@ class HybridSource:
                 f"source {self.name!r} cannot read its history as_live: {refusal}",
                 hint="use late: {history: include}, or a table whose rows carry partition and offset",
             )
-        covered = _covering(resolution, self.lake.begins(pin, tuple(identities), resolution.columns) or Boundary())
-        start = tail.start(_starts(covered.boundary), check=False)
+        held = self.lake.extents(pin, tuple(identities), resolution.columns) or Boundary()
+        covered = _covering(resolution, starts(held))
+        start = tail.start(starts(covered.boundary), check=False)
         return HybridPosition(
             "tail",
             pin,
@@ -180,14 +182,6 @@ def _covering(resolution: Resolution, begins: Boundary) -> Resolution:
         resolution.boundary, topics={name: replace(known[name], partitions=found) for name, found in topics.items()}
     )
     return replace(resolution, boundary=boundary)
-
-
-def _starts(boundary: Boundary) -> Boundary:
-    """What lies before a boundary's ranges: their starts are its next offsets."""
-    topics: dict[str, dict[int, PartitionRange]] = {name: {} for name in boundary.topics}
-    for at, covered in boundary.ranges.items():
-        topics[at.topic][at.partition] = PartitionRange(0, covered.start)
-    return Boundary({name: TopicBoundary(found) for name, found in topics.items()})
 
 
 __all__ = ["EventTime", "HandoverPolicy", "HybridPosition", "HybridReader", "HybridSource", "check_identities"]

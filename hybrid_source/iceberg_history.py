@@ -16,8 +16,9 @@ from pyiceberg.table import Table
 from pyiceberg.table.delete_file_index import DeleteFileIndex
 from pyiceberg.table.snapshots import Snapshot
 
+from catalog.ancestry import Ancestry
 from catalog.errors import mapping
-from headrace.kernel.errors import IdentityError, NotFoundError, SnapshotGoneError
+from headrace.kernel.errors import DataError, IdentityError, NotFoundError, SnapshotGoneError
 from headrace.kernel.protocols import Json
 from hybrid_source.history import HistoryPlan, HistoryQuery
 from hybrid_source.history_rows import source_schema
@@ -28,6 +29,8 @@ from hybrid_source.iceberg_increments import (
     added_manifests,
     between,
     increment,
+    is_change,
+    operation,
     plan_increment,
 )
 from hybrid_source.iceberg_plan import (
@@ -125,6 +128,28 @@ def newer_snapshots(table: Table, name: str, pin: Json) -> list[Json]:
         pins.append(one if since is None else {**one, "since": since})
         since = snapshot.snapshot_id
     return pins
+
+
+def changed_between(table: Table, name: str, pin: Json, newer: Json) -> str:
+    """The first snapshot after a pinned one, up to a newer one, that changed or deleted rows; for people.
+
+    Returns:
+        Empty where there is none among the snapshots that have not been expired. A table that was rolled back behind
+        the pinned snapshot, or created again, has changed, too.
+    """
+    if pin["table_uuid"] != newer["table_uuid"]:
+        return f"table {name} is not the one this job began with (uuid {pin['table_uuid']}, now {newer['table_uuid']})"
+    head = table.metadata.snapshot_by_id(newer["snapshot_id"]) if newer["snapshot_id"] is not None else None
+    if head is None or head.snapshot_id == pin["snapshot_id"]:
+        return ""
+    try:
+        line = between(table, name, pin["snapshot_id"], head)
+    except SnapshotGoneError:
+        line = Ancestry.of(table.metadata, head.snapshot_id).snapshots[::-1]
+    except DataError as error:
+        return error.message
+    changes = (snapshot for snapshot in line if is_change(snapshot))
+    return next((f"snapshot {one.snapshot_id} of table {name} is of operation {operation(one)}" for one in changes), "")
 
 
 def whole_pin(pin: Json) -> Json:

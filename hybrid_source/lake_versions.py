@@ -68,14 +68,24 @@ class LakeVersions:
         self._identities = identities
         self._known = known
 
-    def beyond(self, nexts: Offsets) -> NewerVersion | None:
-        """The newest version, if it leads beyond a position and its rows carry offsets.
+    def beyond(self, since: Json, nexts: Offsets) -> NewerVersion | None:
+        """The newest version, if it leads beyond a position, its rows carry offsets, and rows were only added.
+
+        Args:
+            since: The version that was read last; a change of its rows rules the newest one out.
+            nexts: The position.
 
         Raises:
             IdentityError: It is of other topics.
             ExternalError: The catalog does not answer.
         """
-        return self._found(self._lake.newest(), nexts, increment=False)
+        newest = self._lake.newest()
+        found = self._found(newest, nexts, increment=False)
+        changed = self._lake.changed(since, newest) if found is not None else ""
+        if changed:
+            logger.warning("the newest snapshot is not read in the place of the topic: %s", changed)
+            return None
+        return found
 
     def appended(self, since: Json, nexts: Offsets) -> NewerVersion | None:
         """What has been appended since a version, if that leads beyond a position; for rows that carry no offsets.

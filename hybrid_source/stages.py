@@ -110,8 +110,8 @@ class HistoryStage(Protocol):
             BoundaryError: No rule gives one.
         """
 
-    def begins(self, pin: Json, topics: Sequence[str], columns: OffsetNames | None) -> Boundary | None:
-        """For each partition of some topics that rows of the pinned version come from, its lowest offset, as ``next``.
+    def extents(self, pin: Json, topics: Sequence[str], columns: OffsetNames | None) -> Boundary | None:
+        """For each partition of some topics that rows of the pinned version come from, their lowest to highest offset.
 
         Args:
             pin: The version.
@@ -186,6 +186,17 @@ class LakeStage(HistoryStage, Protocol):
 
         Raises:
             DataError: Rows were changed or deleted since.
+        """
+
+    def changed(self, pin: Json, newest: Json) -> str:
+        """What has changed or deleted rows between two versions, so that the later one is not the first with more rows.
+
+        Args:
+            pin: The first.
+            newest: What :meth:`newest` returned.
+
+        Returns:
+            For people; empty where there is nothing of the kind, as far as snapshots have not been expired.
         """
 
     def refuses_replay(self, resolution: Resolution, *, whole: bool = False) -> str:

@@ -85,10 +85,11 @@ class WaysOn:
             return None
         nexts = wanted_tail(self._source).offsets(at.tail)
         versions = LakeVersions(lake, at.identities or {}, at.resolution)
-        found = versions.beyond(nexts)
+        since = last_stage(self._source.history, at.pin)[1]
+        found = versions.beyond(since if at.lake is None else at.lake.pin, nexts)
         # What the job's condition leaves out of an increment the topic would have given.
         if found is None and at.phase == "history" and not at.live and lake.where is None:
-            found = versions.appended(last_stage(self._source.history, at.pin)[1], nexts)
+            found = versions.appended(since, nexts)
         return found
 
 

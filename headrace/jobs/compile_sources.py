@@ -34,7 +34,7 @@ from hybrid_source.history import History
 from hybrid_source.history_sequence import HistorySequence
 from hybrid_source.history_stage import LakeHistory
 from hybrid_source.hybrid import EventTime, HandoverPolicy, HybridSource
-from hybrid_source.iceberg_history import newer_pin, open_iceberg
+from hybrid_source.iceberg_history import changed_between, newer_pin, open_iceberg
 from hybrid_source.parquet_history import open_parquet
 from hybrid_source.splits import SplitTarget
 from hybrid_source.table_source import TableSource
@@ -75,6 +75,8 @@ def build_source(spec: JobSpec, nodes: JobGraph, name: str, config: Config, cata
             payload=payload,
             open_newest=_newest(stage, catalogs),
             newer_pin=_newer(stage, catalogs),
+            topic_pattern=wanted.topic_pattern if wanted else None,
+            changes=_changes(stage, catalogs),
         )
         for number, (stage, opener) in enumerate(zip(source.stages, openers, strict=True))
     ]
@@ -147,6 +149,13 @@ def _newer(wanted: HistorySpec, catalogs: Catalogs) -> Callable[[Json], Json] | 
         return None
     table = wanted.table
     return lambda pin: newer_pin(catalogs.load(table), table, pin)
+
+
+def _changes(wanted: HistorySpec, catalogs: Catalogs) -> Callable[[Json, Json], str] | None:
+    if not isinstance(wanted, TableHistory):
+        return None
+    table = wanted.table
+    return lambda pin, newest: changed_between(catalogs.load(table), table, pin, newest)
 
 
 def _payload(spec: JobSpec, name: str, source: SourceSpec, openers: Sequence[Callable[[Json], History]]) -> pl.Schema:

@@ -62,14 +62,14 @@ class ScriptedHistory:
         """See :meth:`LakeStage.offset_columns`."""
         return known
 
-    def begins(self, pin: Json, topics: Sequence[str], columns: OffsetNames | None) -> Boundary | None:
-        """See :meth:`HistoryStage.begins`."""
+    def extents(self, pin: Json, topics: Sequence[str], columns: OffsetNames | None) -> Boundary | None:
+        """See :meth:`HistoryStage.extents`."""
         if columns is None:
             return None
-        firsts = {at: part[system.OFFSET][0] for at, part in self._parts(pin).items() if part.height}
         ranges: dict[str, dict[int, PartitionRange]] = {topic: {} for topic in topics}
-        for at, offset in firsts.items():
-            ranges[at.topic][at.partition] = PartitionRange(0, offset)
+        for at, part in self._parts(pin).items():
+            if part.height:
+                ranges[at.topic][at.partition] = PartitionRange(part[system.OFFSET][0], part[system.OFFSET][-1] + 1)
         return Boundary({topic: TopicBoundary(found) for topic, found in ranges.items()})
 
     @property
@@ -96,6 +96,10 @@ class ScriptedHistory:
         """See :meth:`LakeStage.newer`."""
         newest = self.world.version
         return {"version": newest, "since": pin["version"]} if newest > pin["version"] else None
+
+    def changed(self, pin: Json, newest: Json) -> str:  # noqa: ARG002
+        """See :meth:`LakeStage.changed`. A script only appends."""
+        return ""
 
     def refuses_replay(self, resolution: Resolution, *, whole: bool = False) -> str:  # noqa: ARG002
         """See :meth:`LakeStage.refuses_replay`."""

@@ -15,13 +15,13 @@ from headrace.jobs.loading import load_job_text
 from headrace.jobs.planning import plan_job
 from headrace.jobs.run import run_job
 from headrace.kernel import columns as system
-from headrace.kernel.boundary import Boundary, PartitionRange, TopicBoundary
-from headrace.kernel.errors import SpecError
+from headrace.kernel.boundary import Boundary, Incarnation, PartitionRange, TopicBoundary, TopicPartition
+from headrace.kernel.errors import BoundaryError, SpecError
 from headrace.kernel.protocols import ReadRequest
 from headrace.runtime.job import RunOptions
 from headrace.runtime.observer import SilentObserver, StopSignal
 from hybrid_source.boundary import BoundaryContext
-from hybrid_source.history_sequence import HistorySequence
+from hybrid_source.history_sequence import HistorySequence, not_older
 from hybrid_source.history_stage import LakeHistory
 from hybrid_source.parquet_history import ParquetHistory, open_parquet
 from hybrid_source.resolution import OffsetNames
@@ -70,11 +70,12 @@ class Stated:
     trim: bool = False
     name: str = "stated"
     looks_for: str = "nothing"
+    earlier: tuple[Incarnation, ...] = ()
 
     def resolve(self, context: BoundaryContext) -> Resolution:
         ranges = {partition: PartitionRange(0, offset) for partition, offset in self.nexts.items()}
         columns = OffsetNames() if self.trim else None
-        boundary = Boundary({context.topic: TopicBoundary(ranges)})
+        boundary = Boundary({context.topic: TopicBoundary(ranges, earlier=self.earlier)})
         return Resolution(boundary, "stated", "", trim=self.trim, columns=columns)
 
 
@@ -113,7 +114,7 @@ def test_stages_are_read_in_their_order_and_from_any_cursor(tmp_path: Path) -> N
 
 
 def test_the_watermark_knows_of_the_stages_that_are_not_read_yet(tmp_path: Path) -> None:
-    sequence = HistorySequence([stage(tmp_path / "a", rows(5, 7), rows(8, 9)), stage(tmp_path / "b", rows(2, 4))])
+    sequence = HistorySequence([stage(tmp_path / "a", plain(5, 7), plain(8, 9)), stage(tmp_path / "b", plain(2, 4))])
     opened = sequence.open(ALL, sequence.pin(), None)
     second_us = 1_000_000
     assert opened.watermark(None) == NEW_YEAR_US + 2 * second_us - 1
@@ -166,6 +167,63 @@ def test_without_a_tail_no_row_is_read_from_two_stages_either(tmp_path: Path, *,
         sequence = HistorySequence([first, later])
         found = pl.concat([batch.rows.collect() for batch in sequence.open(ALL, sequence.pin(), None).read(None)])
         assert sorted(found["id"]) == sorted(whole)
+
+
+def measured(tmp_path: Path) -> HistorySequence:
+    """An archive of a topic that was deleted since, and a table of the one that was created again."""
+    return HistorySequence([stage(tmp_path / "old", rows(0, 1000)), stage(tmp_path / "new", rows(0, 10))])
+
+
+def test_an_archive_of_a_former_incarnation_is_not_taken_for_doubled(tmp_path: Path) -> None:
+    sequence = measured(tmp_path)
+    with pytest.raises(BoundaryError, match="stage 0 does not hold what came before stage 1: topic t, partition 0") as (
+        refused
+    ):
+        read(sequence, {0: 10})
+    assert refused.value.code == "STAGES_NOT_IN_ORDER"
+    assert refused.value.detail is not None
+    assert "offsets 0 to 999, and stage 1 offsets 0 to 9;" in refused.value.detail
+    with pytest.raises(BoundaryError, match="stage 0 does not hold what came before stage 1: partition 0"):
+        sequence.open(ALL, sequence.pin(), None)
+    outgrown = HistorySequence([sequence.stages[0], stage(tmp_path / "outgrown", rows(0, 2000))])
+    with pytest.raises(BoundaryError, match="stage 0 does not hold"):
+        read(outgrown, {0: 2000})
+
+
+def test_an_archive_without_offsets_is_read_whole(tmp_path: Path) -> None:
+    sequence = HistorySequence([stage(tmp_path / "old", plain(0, 1000)), stage(tmp_path / "new", rows(0, 10))])
+    assert read(sequence, {0: 10}).height == 1010
+
+
+def test_an_archive_that_the_record_calls_a_former_incarnation_is_read_whole(tmp_path: Path) -> None:
+    sequence = measured(tmp_path)
+    again = replace(sequence.stages[1], rules=[Stated({0: 10}, earlier=(Incarnation("a"),))])
+    found = HistorySequence([sequence.stages[0], again])
+    pin = found.pin()
+    batches = found.open(ALL, pin, found.resolve(pin, ["t"])).read(None)
+    assert sum(batch.rows.collect().height for batch in batches) == 1010
+
+
+RANGES = [
+    ({0: (0, 1000)}, {0: (900, 1200)}, None),
+    ({0: (0, 1000)}, {0: (900, 950)}, None),  # a pinned snapshot may be older than the archive
+    ({0: (0, 1000), 1: (0, 5)}, {0: (900, 1200), 1: (0, 20)}, None),  # partition 1 was slow
+    ({0: (0, 1000), 1: (0, 50)}, {0: (900, 1200), 1: (0, 20)}, 1),
+    ({0: (0, 1000), 1: (3, 5)}, {0: (900, 1200), 1: (0, 20)}, 1),
+    ({0: (0, 10), 1: (0, 5)}, {0: (0, 10), 1: (0, 20)}, 0),
+    ({0: (0, 10)}, {1: (0, 10)}, None),
+    ({}, {0: (0, 10)}, None),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "wrong"), RANGES)
+def test_older_rows_begin_at_lower_offsets(
+    old: dict[int, tuple[int, int]], new: dict[int, tuple[int, int]], wrong: int | None
+) -> None:
+    held = [
+        Boundary({"t": TopicBoundary({at: PartitionRange(*ends) for at, ends in one.items()})}) for one in (old, new)
+    ]
+    assert not_older(*held) == (None if wrong is None else TopicPartition("t", wrong))
 
 
 def test_what_the_last_stage_cannot_say_is_left_to_the_boundary(tmp_path: Path) -> None:

@@ -61,6 +61,14 @@ class Restricted(ScriptedHistory):
         return pl.col("v") > 1
 
 
+@dataclass(frozen=True, slots=True)
+class Overwritten(ScriptedHistory):
+    """A table some of whose rows were overwritten since."""
+
+    def changed(self, pin: Json, newest: Json) -> str:
+        return "snapshot 7 is of operation overwrite" if newest != pin else ""
+
+
 def source(script: Script, history: type[ScriptedHistory] = ScriptedHistory, **partitions: int) -> HybridSource:
     rows = {at: pl.DataFrame({"v": range(20)}, schema=PAYLOAD) for at in (P0, P1)[: partitions.get("count", 1)]}
     world = World(ScriptedLog(PAYLOAD, rows, EventTime("v")), script)
@@ -85,6 +93,25 @@ def test_a_catalog_that_does_not_answer_stops_nothing_that_can_do_without() -> N
     truncated = replace(script, truncations=[(3, {P0: 9})])
     with pytest.raises(UnavailableError):
         read(source(truncated, Unreachable))
+
+
+def test_a_version_whose_rows_were_changed_does_not_stand_for_the_topic(caplog: pytest.LogCaptureFixture) -> None:
+    script = Script([{P0: 5}, {P0: 15}], commits=[1], policy=HandoverPolicy(worthwhile=1))
+    assert read(source(script)) == (list(range(20)), ["chase", "handover"])
+    assert not caplog.messages
+    with caplog.at_level("WARNING"):
+        found, switches = read(source(script, Overwritten))
+    assert (found, switches[-1]) == (list(range(20)), "handover")
+    assert "the newest snapshot is not read in the place of the topic: snapshot 7 is of operation overwrite" in (
+        caplog.messages
+    )
+
+
+def test_what_the_topic_has_lost_is_not_taken_from_a_changed_version() -> None:
+    script = Script([{P0: 5}, {P0: 15}], commits=[1], policy=HandoverPolicy(), truncations=[(2, {P0: 9})])
+    assert read(source(script))[0] == list(range(20))
+    with pytest.raises(GapError):
+        read(source(script, Overwritten))
 
 
 def test_an_increment_of_a_restricted_history_is_left_to_the_topic() -> None:
