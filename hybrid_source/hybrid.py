@@ -73,6 +73,11 @@ class HybridSource:
         return self.history.last if isinstance(self.history, HistorySequence) else self.history
 
     @property
+    def may_look_back(self) -> bool:
+        """What the topic has lost is looked for in the lake."""
+        return self.lake is not None and self.policy.looks_back
+
+    @property
     def _time_column(self) -> str | None:
         return self.event_time.column if self.event_time else None
 
@@ -122,17 +127,20 @@ class HybridSource:
     ) -> Json:
         if resolution is None or self.history is None:
             return tail.start(None)
-        try:
+        if self.lake is None or not self.policy.looks_back:
             return tail.start(resolution.boundary)
-        except GapError as gap:
-            if self.lake is None or not self.policy.looks_back:
-                raise
-            start = tail.start(resolution.boundary, check=False)
-            since = last_stage(self.history, pin)[1]
-            newer = LakeVersions(self.lake, identities, resolution).beyond(since, tail.offsets(start))
-            if newer is None or not newer.closes(gap):
-                raise
-            return start
+        start, strict = tail.start(resolution.boundary, check=False), tail.strict()
+        since = last_stage(self.history, pin)[1]
+        while True:
+            try:
+                strict.verify(start)
+            except GapError as gap:
+                newer = LakeVersions(self.lake, identities, resolution).beyond(since, tail.offsets(start))
+                if newer is not None and newer.closes(gap):
+                    return start
+                start = tail.skip(start, gap)
+            else:
+                return start
 
     def _planned_as_live(
         self, tail: TailStage, pin: Json, resolution: Resolution, identities: Mapping[str, TopicIdentity]

@@ -60,9 +60,9 @@ class HybridReader:
         self._at = at
         self._clock = source.clock
         self._opened = self._clock.monotonic()
-        self._starts = (
-            TailStartTimes(source.tail, source.event_time, source.clock) if source.tail and source.event_time else None
-        )
+        # Where the lake may have what is gone, it is asked before the tail's own policy applies.
+        self._stage = source.tail.strict() if source.tail is not None and source.may_look_back else source.tail
+        self._starts = self._start_times()
         self._watch = RetentionWatch(source.tail, source.clock) if source.tail is not None else None
         self._notes: list[Note] = []
         self._tail: OpenTail | None = None
@@ -71,7 +71,7 @@ class HybridReader:
         self._splits: Iterator[HistoryBatch] = iter(())
         self._turns = 0
         self._gap = False
-        self._ways = WaysOn(source, request)
+        self._ways = WaysOn(source, self._stage, request)
         self._ahead: Way | None = None
         self._looked_at_lag = self._opened
         if at.phase == "history":
@@ -204,7 +204,7 @@ class HybridReader:
         try:
             return starts.cap(self._at.tail, waiting)
         except GapError:
-            if not self._ways.may_look_back:
+            if not self._source.may_look_back:
                 raise
             return None  # whether a newer version of the table has what is gone is asked at the end of this one
 
@@ -224,9 +224,9 @@ class HybridReader:
             watch.look(self._at.tail, left)
             and watch.passed
             and self._history is not None
-            and not self._ways.may_look_back
+            and not self._source.may_look_back
         ):
-            wanted_tail(self._source).verify(self._at.tail)
+            wanted_tail(self._source, self._stage).verify(self._at.tail)
 
     # ---------------------------------------------------------------------------------------------------- going live
 
@@ -235,7 +235,7 @@ class HybridReader:
         pending = history.pending(self._at.cursor) if self._policy.per_partition else None
         done = frozenset(self._nexts.keys() - pending) if pending else frozenset()
         live, new = self._at.live | done, done - self._at.live
-        tail = self._source.tail
+        tail = self._stage
         if tail is None or not live or self._gap:
             return
         if self._tail is None:
@@ -255,13 +255,11 @@ class HybridReader:
 
     def _stop_tail(self, gap: GapError) -> None:
         """Read the history alone to its end, where a newer version of the table may have what the topic has lost."""
-        if not self._ways.may_look_back:
+        if not self._source.may_look_back:
             raise gap
         self._gap = True
         self._ahead = None  # it may hold this tail
-        if self._tail is not None:
-            self._tail.close()
-            self._tail = None
+        self._close_tail()
 
     @property
     def _held(self) -> int:
@@ -280,7 +278,20 @@ class HybridReader:
 
     def _taken_way(self) -> Way:
         way, self._ahead = self._ahead, None
-        return way if way is not None else self._ways.find(self._at, self._tail)
+        while way is None:
+            try:
+                way = self._ways.find(self._at, self._tail)
+            except GapError as gap:
+                self._skip(gap)
+        return way
+
+    def _skip(self, gap: GapError) -> None:
+        """Go on behind a gap that the lake does not close.
+
+        Raises:
+            GapError: Under ``on_gap: fail``.
+        """
+        self._at = replace(self._at, tail=wanted_tail(self._source, self._source.tail).skip(self._at.tail, gap))
 
     def _end_of_history(self) -> Batch:
         if self._source.tail is None:
@@ -310,9 +321,12 @@ class HybridReader:
             tail=tail.start(newer.resolution.boundary, check=False),
         ).switched(Switch("chase", self._nexts, newer.resolution.rule, newer.pin))
         self._note("chase", f"reads {newer.ahead} offsets that the table has got since")
-        if self._source.event_time is not None:
-            self._starts = TailStartTimes(tail, self._source.event_time, self._clock)
+        self._starts = self._start_times()
         self._open_history()
+
+    def _start_times(self) -> TailStartTimes | None:
+        time = self._source.event_time
+        return None if self._stage is None or time is None else TailStartTimes(self._stage, time, self._clock)
 
     def _enter_topic(self, way: Way) -> None:
         """The topic takes over: from the history, or from the lake."""
@@ -340,14 +354,25 @@ class HybridReader:
     # ---------------------------------------------------------------------------------------------------------- tail
 
     def _open_behind_history(self) -> None:
-        tail = wanted_tail(self._source)
         if self._at.lake is not None:
             self._open_lake(self._at.lake)
-            return
+        elif (gap := self._open_topic()) is not None:
+            self._look_back(gap)
+
+    def _open_topic(self) -> GapError | None:
+        """Open the tail at the position; gives what it lacks where it cannot be."""
+        self._close_tail()
         try:
+            tail = wanted_tail(self._source, self._stage)
             self._tail = tail.open(self._request, self._at.tail, self._at.watermark)
         except GapError as gap:
-            self._look_back(gap)
+            return gap
+        return None
+
+    def _close_tail(self) -> None:
+        if self._tail is not None:
+            self._tail.close()
+            self._tail = None
 
     def _poll_tail(self, tail: OpenTail, timeout: float) -> Batch | None:
         if self._policy.lag is not None and self._is_behind(tail, self._policy.lag):
@@ -369,15 +394,19 @@ class HybridReader:
         return sum(int(at["end"] - at["next"]) for at in tail.lag()) > most
 
     def _look_back(self, gap: GapError) -> None:
-        """Read what the topic has lost from the lake.
+        """Read what the topic has lost from the lake; what the lake does not have is left to the tail's policy.
 
         Raises:
-            GapError: The lake does not have it, or is not to be asked.
+            GapError: Under ``on_gap: fail``: the lake does not have it, or is not to be asked.
         """
-        newer = self._ways.newer(self._at) if self._policy.on_truncation else None
-        if newer is None or not newer.closes(gap):
-            raise gap
-        self._enter_lake(newer, "switch-back")
+        lacks: GapError | None = gap
+        while lacks is not None:
+            newer = self._ways.newer(self._at) if self._policy.on_truncation else None
+            if newer is not None and newer.closes(lacks):
+                self._enter_lake(newer, "switch-back")
+                return
+            self._skip(lacks)
+            lacks = self._open_topic()
 
     def _tail_batch(self, tail: OpenTail, timeout: float) -> Batch | None:
         got = tail.poll(timeout)
@@ -391,9 +420,7 @@ class HybridReader:
     # ---------------------------------------------------------------------------------------------------------- lake
 
     def _enter_lake(self, newer: NewerVersion, kind: SwitchKind) -> None:
-        if self._tail is not None:
-            self._tail.close()
-            self._tail = None
+        self._close_tail()
         read, at = LakeRead(newer.pin, newer.resolution, kind), self._at
         if at.live:  # some partitions have met the topic: there is the seam of all
             at = replace(at, handover={**self._nexts, **(at.handover or {})})

@@ -7,6 +7,7 @@ from typing import Final
 
 from headrace.kernel.boundary import TopicPartition
 from headrace.kernel.clock import Clock
+from headrace.kernel.errors import GapError
 from headrace.kernel.protocols import Json
 from hybrid_source.stages import EventTime, TailStage
 
@@ -29,6 +30,7 @@ class TailStartTimes:
         self._opened = clock.monotonic()
         self._first: dict[TopicPartition, int] = {}
         self._looked = float("-inf")
+        self._gap: GapError | None = None
 
     def cap(self, position: Json, partitions: Collection[TopicPartition]) -> int | None:
         """Smallest first event time of some partitions at a position, minus the out-of-orderness.
@@ -45,8 +47,14 @@ class TailStartTimes:
         now = self._clock.monotonic()
         if unknown and now - self._looked >= PEEK_EVERY_S:
             self._looked = now
-            self._first.update(self._tail.first_event_times(position, unknown))
+            self._gap = None
+            try:
+                self._first.update(self._tail.first_event_times(position, unknown))
+            except GapError as gap:
+                self._gap = gap
             unknown = [at for at in unknown if at not in self._first]
+        if unknown and self._gap is not None:
+            raise self._gap  # between two looks, too: what is gone is not silent
         silent_us = (now - self._opened) * 1e6
         if unknown and (self._time.idle_us is None or silent_us < self._time.idle_us):
             return None

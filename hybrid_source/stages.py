@@ -13,6 +13,7 @@ from typing import Final, Protocol
 import polars as pl
 
 from headrace.kernel.boundary import Boundary, TopicPartition
+from headrace.kernel.errors import GapError
 from headrace.kernel.protocols import Json, ReadRequest
 from hybrid_source.resolution import OffsetNames, Resolution
 
@@ -338,6 +339,16 @@ class OpenTail(Protocol):
 
 class TailStage(Protocol):
     """Where the tail comes from."""
+
+    def strict(self) -> TailStage:
+        """The same tail, to which every gap is an error: for who asks elsewhere before :meth:`skip` is in order."""
+
+    def skip(self, position: Json, gap: GapError) -> Json:
+        """The position behind a gap that nothing closes, with the gap in its ledger.
+
+        Raises:
+            GapError: The gap: the job is not to go on without.
+        """
 
     def identities(self) -> Mapping[str, TopicIdentity]:
         """The topics to read and their identities now, by name.

@@ -90,6 +90,14 @@ class KafkaTail:
     def _compaction(self) -> Compaction:
         return Compaction(self._metadata, self.compacted or self.upserts is not None)
 
+    def strict(self) -> KafkaTail:
+        """See :meth:`hybrid_source.stages.TailStage.strict`."""
+        return replace(self, on_gap="fail")
+
+    def skip(self, position: Json, gap: GapError) -> Json:
+        """See :meth:`hybrid_source.stages.TailStage.skip`."""
+        return self._offsets.skip(TailPosition.from_json(position), gap).to_json()
+
     def identities(self) -> Mapping[str, TopicIdentity]:
         """See :meth:`hybrid_source.stages.TailStage.identities`."""
         return identities(self.topics.find(self._metadata))

@@ -145,6 +145,17 @@ class LogOffsets:
             context=_context(at, wanted, held),
         )
 
+    def skip(self, position: TailPosition, gap: GapError) -> TailPosition:
+        """The position behind a gap, with the gap in its ledger.
+
+        Raises:
+            GapError: The gap, under ``fail``, and where deletions may be gone: no offset says which.
+        """
+        if self.on_gap == "fail" or "earliest" not in gap.context:
+            raise gap
+        at = TopicPartition(gap.context["topic"], gap.context["partition"])
+        return position.skipping(LostRange(at, gap.context["wanted"], gap.context["earliest"]))
+
 
 def starting_at(nexts: Mapping[TopicPartition, int]) -> TailPosition:
     """The position of a tail that begins at these offsets."""

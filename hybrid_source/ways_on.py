@@ -32,17 +32,14 @@ class WaysOn:
 
     Args:
         source: The source.
+        tail: Its tail, to which every gap is an error where the lake may have what is gone.
         request: What is read of it.
     """
 
-    def __init__(self, source: HybridSource, request: ReadRequest) -> None:
+    def __init__(self, source: HybridSource, tail: TailStage | None, request: ReadRequest) -> None:
         self._source = source
+        self._tail = tail
         self._request = request
-
-    @property
-    def may_look_back(self) -> bool:
-        """What the topic has lost is looked for in the lake."""
-        return self._source.lake is not None and self._source.policy.looks_back
 
     def find(self, at: HybridPosition, opened: OpenTail | None) -> Way:
         """The way on from a position at the end of what is read of the lake.
@@ -54,7 +51,7 @@ class WaysOn:
         Raises:
             GapError: The topic no longer has the next offsets, and no version of the table has them.
         """
-        tail = wanted_tail(self._source)
+        tail = wanted_tail(self._source, self._tail)
         policy = self._source.policy
         newer = self.newer_if_reachable(at) if policy.chase else None
         if newer is not None and newer.ahead >= policy.worthwhile:
@@ -64,7 +61,7 @@ class WaysOn:
         try:
             return Way(tail.open(self._request, at.tail, at.watermark))
         except GapError as gap:
-            if newer is None and self.may_look_back:
+            if newer is None and self._source.may_look_back:
                 newer = self.newer(at)
             if newer is not None and newer.closes(gap):
                 return Way(newer=newer)
@@ -83,7 +80,7 @@ class WaysOn:
         lake = self._source.lake
         if lake is None or at.resolution is None or self._source.history is None:
             return None
-        nexts = wanted_tail(self._source).offsets(at.tail)
+        nexts = wanted_tail(self._source, self._tail).offsets(at.tail)
         versions = LakeVersions(lake, at.identities or {}, at.resolution)
         since = last_stage(self._source.history, at.pin)[1]
         found = versions.beyond(since if at.lake is None else at.lake.pin, nexts)
@@ -93,15 +90,15 @@ class WaysOn:
         return found
 
 
-def wanted_tail(source: HybridSource) -> TailStage:
+def wanted_tail(source: HybridSource, tail: TailStage | None) -> TailStage:
     """The tail of a source whose position needs one.
 
     Raises:
         SpecError: The job names none.
     """
-    if source.tail is None:
+    if tail is None:
         raise SpecError(
             f"source {source.name!r} is in its tail by the checkpoint, but the job names no tail",
             hint="restore the job's tail, or give the job another uid",
         )
-    return source.tail
+    return tail

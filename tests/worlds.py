@@ -10,12 +10,14 @@ import polars as pl
 from headrace.kernel.boundary import TopicPartition
 from headrace.testing.script import Script, ScriptedLog
 from hybrid_source.hybrid import EventTime, HandoverPolicy
+from hybrid_source.tail_offsets import OnGap
 
 if TYPE_CHECKING:
     import random
 
 EPOCH = datetime(2026, 1, 1)  # noqa: DTZ001 - a naive event time
 BOUND_S = 20
+ON_GAP: tuple[OnGap, ...] = ("fail", "record")
 PAYLOAD = pl.Schema({"ts": pl.Datetime("us"), "k": pl.String(), "v": pl.Int64()})
 
 
@@ -64,4 +66,6 @@ def random_script(dice: random.Random, log: ScriptedLog) -> Script:
     splits = [[dice.randint(0, 60) for _ in range(dice.randint(0, 10))] for _ in range(dice.randint(0, 4))]
     polls = [(dice.randint(0, 3), dice.randint(1, 5)) for _ in range(dice.randint(0, 5))]
     every = [(number, dice.randint(1, 5)) for number in range(len(log.partitions))]
-    return Script(versions, splits, polls + every, commits, truncations, offsets, policy, dice.choice([1, 5, 1000]))
+    window = dice.choice([1, 5, 1000])
+    on_gap = dice.choice(ON_GAP)
+    return Script(versions, splits, polls + every, commits, truncations, offsets, policy, window, on_gap)

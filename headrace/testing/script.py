@@ -13,6 +13,7 @@ from headrace.kernel.boundary import TopicPartition
 from headrace.kernel.errors import GapError
 from hybrid_source.hybrid import HandoverPolicy
 from hybrid_source.stages import EventTime
+from hybrid_source.tail_offsets import OnGap
 
 TOPIC = "scripted"
 
@@ -80,6 +81,7 @@ class Script:
         offsets: The table's rows carry topic, partition and offset.
         policy: The source's.
         window_rows: Offsets per window, where the table is read in the order of its offsets.
+        on_gap: The tail's.
     """
 
     versions: Sequence[Cut]
@@ -90,6 +92,7 @@ class Script:
     offsets: bool = True
     policy: HandoverPolicy = field(default_factory=lambda: HandoverPolicy(worthwhile=1))
     window_rows: int = 7
+    on_gap: OnGap = "fail"
 
 
 @dataclass(slots=True)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import polars as pl
 
 from headrace.kernel import columns as system
 from headrace.kernel.boundary import Boundary, PartitionRange, TopicBoundary, TopicPartition
 from headrace.kernel.clock import Clock
+from headrace.kernel.errors import GapError
 from headrace.kernel.protocols import Json, ReadRequest
 from headrace.testing.clock import ManualClock
 from headrace.testing.script import TOPIC, Cut, Script, ScriptedLog, World
@@ -26,7 +27,7 @@ from hybrid_source.stages import (
     TailBatch,
     TopicIdentity,
 )
-from hybrid_source.tail_position import PartitionState, TailPosition
+from hybrid_source.tail_position import LostRange, PartitionState, TailPosition
 from hybrid_source.tail_watermark import TailWatermark
 
 
@@ -201,6 +202,31 @@ class ScriptedTail:
     """See :class:`hybrid_source.stages.TailStage`."""
 
     world: World
+    fails: bool = False
+
+    def strict(self) -> ScriptedTail:
+        """See :meth:`TailStage.strict`."""
+        return replace(self, fails=True)
+
+    def skip(self, position: Json, gap: GapError) -> Json:
+        """See :meth:`TailStage.skip`."""
+        if self.world.script.on_gap == "fail":
+            raise gap
+        at = TopicPartition(gap.context["topic"], gap.context["partition"])
+        lost = LostRange(at, gap.context["wanted"], gap.context["earliest"])
+        return TailPosition.from_json(position).skipping(lost).to_json()
+
+    def checked(self, position: TailPosition, partitions: Collection[TopicPartition]) -> TailPosition:
+        """The position, with the gaps of some partitions met by policy."""
+        while True:
+            try:
+                self.world.check({at: position.nexts[at] for at in partitions})
+            except GapError as gap:
+                if self.fails:
+                    raise
+                position = TailPosition.from_json(self.skip(position.to_json(), gap))
+            else:
+                return position
 
     def identities(self) -> Mapping[str, TopicIdentity]:
         """See :meth:`TailStage.identities`."""
@@ -212,9 +238,8 @@ class ScriptedTail:
         """See :meth:`TailStage.start`."""
         known = boundary.nexts if boundary else {}
         nexts = {at: known.get(at, 0) for at in self.world.log.partitions}
-        if check:
-            self.world.check(nexts)
-        return TailPosition({at: PartitionState(offset) for at, offset in nexts.items()}).to_json()
+        position = TailPosition({at: PartitionState(offset) for at, offset in nexts.items()})
+        return (self.checked(position, nexts) if check else position).to_json()
 
     def offsets(self, position: Json) -> Cut:
         """See :meth:`TailStage.offsets`."""
@@ -226,7 +251,8 @@ class ScriptedTail:
 
     def verify(self, position: Json) -> None:
         """See :meth:`TailStage.verify`."""
-        self.world.check(self.offsets(position))
+        at = TailPosition.from_json(position)
+        self.checked(at, at.partitions)
 
     def expiries(self, position: Json) -> Sequence[Expiry]:
         """See :meth:`TailStage.expiries`. When a script will forget is its secret."""
@@ -236,8 +262,7 @@ class ScriptedTail:
 
     def first_event_times(self, position: Json, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         """See :meth:`TailStage.first_event_times`."""
-        nexts, log = self.offsets(position), self.world.log
-        self.world.check({at: nexts[at] for at in partitions})
+        nexts, log = self.checked(TailPosition.from_json(position), partitions).nexts, self.world.log
         found = {}
         for at in partitions:
             rest = log.times(log.part(at, nexts[at], log.end(at))).drop_nulls()
@@ -250,7 +275,7 @@ class ScriptedTail:
     ) -> OpenScriptedTail:
         """See :meth:`TailStage.open`."""
         at = TailPosition.from_json(position)
-        self.world.check(at.nexts)
+        at = self.checked(at, at.partitions)
         return OpenScriptedTail(self, request, at, floor, at.partitions if live is None else live)
 
 
@@ -284,7 +309,7 @@ class OpenScriptedTail:
             self._turn += 1
             at = places[number % len(places)]
             if at in self._live and self._left(at):
-                world.check({at: self._at.nexts[at]})
+                self._at = self._stage.checked(self._at, [at])
                 return self._taken(at, count)
 
     def _taken(self, at: TopicPartition, count: int) -> TailBatch:

@@ -178,6 +178,17 @@ def test_hyb_04_two_gaps_stand_in_the_ledger() -> None:
     assert at.lost == (LostRange(P0, 3, 7), LostRange(P0, 7, 8), LostRange(P1, 0, 2))
 
 
+def test_hyb_04_a_gap_that_nothing_closes_is_skipped_by_policy() -> None:
+    at = TailPosition({P0: PartitionState(3, 99)})
+    with pytest.raises(GapError) as raised:
+        offsets(Broker(p0=(7, 9))).checked(at, (P0,))
+    assert offsets(Broker(), "record").skip(at, raised.value).lost == (LostRange(P0, 3, 7),)
+    deletions = GapError("gone", context={"topic": "t", "partition": 0, "wanted": 3, "needed": 7})
+    for policy, gap in (("fail", raised.value), ("record", deletions)):
+        with pytest.raises(GapError):
+            offsets(Broker(), policy).skip(at, gap)
+
+
 def test_hyb_05_recording_gaps_does_not_excuse_a_recreated_topic() -> None:
     with pytest.raises(IdentityError, match="beyond the end 10") as raised:
         offsets(Broker(p0=(0, 10)), "record").resume({P0: 11}, (P0,))

@@ -21,6 +21,7 @@ from headrace.testing.stages import ScriptedHistory, ScriptedTail
 from hybrid_source.handover_policy import HandoverPolicy
 from hybrid_source.history_stage import LakeHistory
 from hybrid_source.hybrid import HybridSource
+from hybrid_source.hybrid_watermark import TailStartTimes
 from hybrid_source.lake_versions import NewerVersion
 from hybrid_source.resolution import OffsetNames, Resolution
 from hybrid_source.stages import EventTime
@@ -128,6 +129,48 @@ def test_a_topic_that_was_closed_for_a_gap_is_not_taken_over_to() -> None:
     found, switches = read(source(script, count=2))
     assert sorted(found) == sorted([*range(20), *range(20)])
     assert switches == ["chase", "handover"]
+
+
+@pytest.mark.parametrize("truncated", [0, 1, 4])
+def test_hyb_04_by_policy_only_what_the_lake_lacks_is_lost(truncated: int) -> None:
+    # The topic loses partition 0 up to 10, which the table has, and partition 1 up to 6, which it has up to 2:
+    # before the start, while the history is read, or behind it.
+    script = Script(
+        [{P0: 3, P1: 2}, {P0: 15, P1: 2}],
+        [[0, 1], [2, 3]],
+        [(0, 1), (1, 1)],
+        commits=[truncated],
+        truncations=[(truncated, {P0: 10, P1: 6})],
+        on_gap="record",
+    )
+    opened = source(script, count=2)
+    reader = opened.open(ReadRequest([system.PARTITION, system.OFFSET]), None)
+    found: list[tuple[int, int]] = []
+    while not reader.finished:
+        batch = reader.poll(0)
+        found += batch.rows.collect().rows() if batch is not None else []
+    lost = [(gap["partition"], gap["first"], gap["next"]) for gap in reader.position["tail"]["lost"]]
+    ((partition, first, after),) = lost
+    assert (partition, after) == (1, 6)
+    assert first >= 2
+    kept = [*((0, offset) for offset in range(20)), *((1, offset) for offset in range(20) if not first <= offset < 6)]
+    assert sorted(found) == kept
+    with pytest.raises(GapError):
+        read(source(replace(script, on_gap="fail"), count=2))
+
+
+def test_a_gap_holds_the_watermark_between_two_looks_too() -> None:
+    clock = ManualClock()
+    script = Script([{P0: 5}], truncations=[(0, {P0: 9})], on_gap="record")
+    opened = source(script)
+    assert opened.tail is not None
+    position = opened.tail.start(None, check=False)
+    starts = TailStartTimes(opened.tail.strict(), EventTime("v", idle_us=1), clock)
+    clock.advance(1_000_000)
+    for _ in range(2):
+        with pytest.raises(GapError):
+            starts.cap(position, [P0])
+        clock.advance(10)
 
 
 def test_a_version_closes_a_gap_of_deletions() -> None:
