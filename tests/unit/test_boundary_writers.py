@@ -208,8 +208,8 @@ def test_a_writers_columns_give_the_boundary_and_the_trim(catalog: SqlCatalog, w
     scanned = resolve(table)
     assert (scanned.evidence[:6], nexts(scanned)) == ("a scan", {0: 12, 1: 9})
 
-    # An earlier boundary over a table with more rows: those at or above it are left to the tail, by these columns; those
-    # of other topics are none of the source's.
+    # An earlier boundary over a table with more rows: those at or above it are left to the tail, by these columns.
+    # Rows of other topics are none of the source's.
     assert read(table, found) == [*range(10), *range(105, 108)]
 
 
