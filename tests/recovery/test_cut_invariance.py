@@ -34,6 +34,8 @@ from tests.worlds import random_log, random_script
 POINTS = [point for point in CRASH_POINTS if not point.startswith(("iceberg", "kafka"))]
 EXAMPLES = int(os.environ.get("HEADRACE_EXAMPLES", "300"))
 
+pytestmark = pytest.mark.timeout(3600)  # so many examples that the default is too close on a slow machine
+
 
 def job(source, windows, plain, late):
     return StaticProgram(

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 KEY = [system.TOPIC, system.PARTITION, system.OFFSET]
 EXAMPLES = int(os.environ.get("HEADRACE_EXAMPLES", "2000"))
+
+pytestmark = pytest.mark.timeout(3600)  # so many examples that the default is too close on a slow machine
 MOST_STEPS = 2000
 
 
