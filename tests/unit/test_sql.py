@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import headrace
+from headrace.jobs.loading import load_job_text
 from headrace.jobs.parse import parse_job
 from headrace.kernel.errors import SpecError
 
@@ -246,6 +248,12 @@ def test_what_is_refused_says_where(sql: str, place: tuple[int, int] | None, mes
     assert caught.value.message.startswith("job.yaml:9:1: sql")
     if place is not None:
         assert f"sql line {place[0]}, column {place[1]}: " in caught.value.message
+
+
+def test_the_documented_job_is_one() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "sql.md").read_text(encoding="utf-8")
+    found = load_job_text(text.split("```yaml\n")[1].split("```")[0], "sql.md", environ={})
+    assert [sink.from_ for sink in found.sinks] == ["hourly-select", "totals-select"]
 
 
 def test_sql_and_steps_exclude_each_other() -> None:
