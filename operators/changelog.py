@@ -21,10 +21,11 @@ from typing import Final
 import polars as pl
 
 from headrace.kernel import columns
-from headrace.kernel.errors import DataError, GraphChangedError
+from headrace.kernel.errors import DataError
 from headrace.kernel.protocols import MAIN, Determinism, Emission, OperatorState
 from operators.errors import column_not_found
 from operators.keyed_frame import KeyedFrame
+from operators.merged import fitting
 
 VERSION: Final = 1
 _ORDER: Final = "_order"
@@ -118,14 +119,9 @@ class ChangelogInstance:
         self._operator = operator
         self._stored = [name for name in schema if name != _STATES]
         layout = pl.Schema({name: schema[name] for name in self._stored})
-        if state is not None and state.version != VERSION:
-            raise GraphChangedError(
-                f"changelog {operator.id!r}: its state has version {state.version}, this release reads {VERSION}",
-                hint="resume with the release that made the checkpoint, or a newer one",
-            )
-        self._held = KeyedFrame(
-            f"changelog {operator.id!r}", operator.key, layout, state.frames[_ROWS] if state is not None else None
-        )
+        where = f"changelog {operator.id!r}"
+        rows = None if state is None else fitting(state, _ROWS, layout, VERSION, where)
+        self._held = KeyedFrame(operator.key, layout, rows)
 
     def process(self, partials: pl.DataFrame) -> Emission:
         """Take in versions; gives out what they change.

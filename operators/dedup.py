@@ -26,6 +26,7 @@ from headrace.kernel.errors import SpecError
 from headrace.kernel.protocols import LATE, MAIN, Determinism, OperatorState
 from operators import event_time as times
 from operators import partials
+from operators.aggregate_set import check_keys
 from operators.dedup_instance import COUNT, FIRST, LAST, ROW, DedupInstance, DedupLayout
 from operators.errors import column_not_found
 from operators.row_order import ORDER, total_order
@@ -162,14 +163,9 @@ class Dedup:
         return plan
 
     def _planned(self, schema: pl.Schema) -> _Plan:
-        for name in (self.event_time, *self.by):
-            if name not in schema:
-                raise column_not_found(name, schema.names(), self.where)
-        for name in self.by:
-            if schema[name].is_nested() or isinstance(schema[name], pl.Object):
-                raise SpecError(
-                    f"{self.where}: key {name!r} has type {schema[name]}", hint="take scalars of it as keys"
-                )
+        if self.event_time not in schema:
+            raise column_not_found(self.event_time, schema.names(), self.where)
+        check_keys(self.by, schema, self.where)
         time = times.microseconds(self.event_time, schema[self.event_time], self.where)
         mark = pl.col(columns.ROW_WATERMARK) - self.allowed_lateness_us
         one = pl.when(time.is_not_null()).then(pl.lit(0, pl.Int64))

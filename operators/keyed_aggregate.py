@@ -17,13 +17,15 @@ from typing import Final
 import polars as pl
 
 from headrace.kernel import columns
-from headrace.kernel.errors import GraphChangedError, SpecError
+from headrace.kernel.errors import SpecError
 from headrace.kernel.protocols import MAIN, Determinism, Emission, OperatorState
 from operators import partials
-from operators.aggregates import Aggregate, Kind, aggregate
+from operators.aggregate_set import build_all, check_keys, read_aggregates, state_of
+from operators.aggregates import Aggregate
 from operators.determinism import weakest
-from operators.errors import column_not_found, computing, planning
+from operators.errors import computing
 from operators.keyed_frame import KeyedFrame
+from operators.merged import fitting
 from operators.partials import ROWS
 
 VERSION: Final = 1
@@ -54,15 +56,7 @@ class KeyedAggregate:
     _wanted: Mapping[str, Aggregate] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if not self.aggregates:
-            raise SpecError(f"{self._where} has no aggregate", hint='add one, e.g. {rows: "count(*)"}')
-        names = [*self.by, *self.aggregates]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise SpecError(
-                f"{self._where} gives out {', '.join(map(repr, twice))} twice", hint="rename an aggregate or a key"
-            )
-        wanted = {name: aggregate(text, f"{self._where}, {name!r}") for name, text in self.aggregates.items()}
+        wanted = read_aggregates(self.aggregates, self.by, self._where)
         object.__setattr__(self, "_wanted", wanted)
 
     @property
@@ -81,8 +75,7 @@ class KeyedAggregate:
     @property
     def fingerprint(self) -> str:
         """What the state depends on, as text that people can compare; types are checked when it is opened."""
-        state = sorted(set().union(*(partials.needs(wanted, name) for name, wanted in self._wanted.items())))
-        return f"running aggregate by {', '.join(self.by) or 'nothing'}, state {', '.join(state)}"
+        return f"running aggregate by {', '.join(self.by) or 'nothing'}, state {state_of(self._wanted)}"
 
     @property
     def ports(self) -> Sequence[str]:
@@ -97,7 +90,8 @@ class KeyedAggregate:
                 and an aggregate cannot take rows back (``AGGREGATE_NOT_RETRACTABLE``).
         """
         schema = rows.collect_schema()
-        build = self._build(schema)
+        check_keys(self.by, schema, self._where)
+        build = build_all(self._wanted, schema, self._where)
         state = build.state
         if columns.WEIGHT in schema:
             state = {name: self._weighted(name, expr) for name, expr in build.state.items()}
@@ -132,13 +126,8 @@ class KeyedAggregate:
         Raises:
             GraphChangedError: The state was made by another definition, over other types, or by a newer release.
         """
-        if state is not None and state.version != VERSION:
-            raise GraphChangedError(
-                f"{self._where}: its state has version {state.version}, this release reads version {VERSION}",
-                hint="resume with the release that made the checkpoint, or a newer one",
-            )
-        rows = state.frames[_GROUPS] if state is not None else None
-        return KeyedAggregateInstance(self, KeyedFrame(self._where, self._keys, schema, rows), schema)
+        rows = None if state is None else fitting(state, _GROUPS, schema, VERSION, self._where)
+        return KeyedAggregateInstance(self, KeyedFrame(self._keys, schema, rows), schema)
 
     def _weighted(self, name: str, built: pl.Expr) -> pl.Expr:
         """A reduction of rows that count as often as they weigh; every state column but an extreme is a sum."""
@@ -156,22 +145,6 @@ class KeyedAggregate:
                     hint="use count, sum or avg, or aggregate an append-only source",
                     code="AGGREGATE_NOT_RETRACTABLE",
                 )
-
-    def _build(self, schema: pl.Schema) -> partials.Build:
-        for name in self.by:
-            if name not in schema:
-                raise column_not_found(name, schema.names(), self._where)
-            if schema[name].is_nested() or isinstance(schema[name], pl.Object):
-                raise SpecError(
-                    f"{self._where}: key {name!r} has type {schema[name]}", hint="take scalars of it as keys"
-                )
-        arguments = {name: wanted.argument.expr for name, wanted in self._wanted.items() if wanted.argument}
-        with planning(self._where, schema.names()):
-            types = pl.LazyFrame(schema=schema).select(**arguments).collect_schema()
-        build = partials.build(Aggregate(Kind.COUNT), "", None, self._where)
-        for name, wanted in self._wanted.items():
-            build |= partials.build(wanted, name, types.get(name), self._where)
-        return build
 
 
 class KeyedAggregateInstance:

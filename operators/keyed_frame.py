@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from headrace.kernel.errors import GraphChangedError
-
 
 class KeyedFrame:
     """Rows by key, in memory. Null is a key value like others.
@@ -15,26 +13,14 @@ class KeyedFrame:
     Each call costs time in proportion to the rows held (a hash join in Polars), whatever the batch.
 
     Args:
-        where: Names the operator in error messages.
         key: Columns of the key, unique together.
         schema: Columns of a row.
-        rows: Where to resume.
-
-    Raises:
-        GraphChangedError: ``rows`` has other columns or types.
+        rows: Where to resume, of these columns.
     """
 
-    def __init__(self, where: str, key: Sequence[str], schema: pl.Schema, rows: pl.DataFrame | None) -> None:
+    def __init__(self, key: Sequence[str], schema: pl.Schema, rows: pl.DataFrame | None) -> None:
         self._key = list(key)
-        self._rows = pl.DataFrame(schema=schema)
-        if rows is not None:
-            if dict(rows.schema) != dict(schema):
-                raise GraphChangedError(
-                    f"{where}: its state does not fit the job",
-                    detail=f"state {dict(rows.schema)}, job {dict(schema)}",
-                    hint="undo the change, or give the step a new id to begin it with empty state",
-                )
-            self._rows = rows.select(self._rows.columns)
+        self._rows = pl.DataFrame(schema=schema) if rows is None else rows
 
     @property
     def height(self) -> int:

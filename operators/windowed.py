@@ -26,9 +26,10 @@ from headrace.kernel.errors import SpecError
 from headrace.kernel.protocols import LATE, MAIN, Determinism, OperatorInstance, OperatorState
 from operators import event_time as times
 from operators import partials
-from operators.aggregates import Aggregate, Kind, aggregate
+from operators.aggregate_set import build_all, check_keys, read_aggregates, state_of
+from operators.aggregates import Aggregate
 from operators.determinism import weakest
-from operators.errors import column_not_found, planning
+from operators.errors import column_not_found
 from operators.row_order import order
 
 WINDOW_START: Final = "window_start"
@@ -124,18 +125,10 @@ class WindowOperator(ABC):
         Raises:
             SpecError: Something in it cannot be.
         """
-        if not self.aggregates:
-            raise SpecError(f"{self.where} has no aggregate", hint='add one, e.g. {rows: "count(*)"}')
+        others = [*self.by, WINDOW_START, WINDOW_END]
+        object.__setattr__(self, "_wanted", read_aggregates(self.aggregates, others, self.where))
         if self.allowed_lateness_us < 0:
             raise SpecError(f"{self.where} has a negative allowed lateness", hint="give 0s or more")
-        names = [*self.by, WINDOW_START, WINDOW_END, *self.aggregates]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise SpecError(
-                f"{self.where} gives out {', '.join(map(repr, twice))} twice", hint="rename an aggregate or a key"
-            )
-        wanted = {name: aggregate(text, f"{self.where}, {name!r}") for name, text in self.aggregates.items()}
-        object.__setattr__(self, "_wanted", wanted)
 
     @property
     def where(self) -> str:
@@ -150,11 +143,10 @@ class WindowOperator(ABC):
     @property
     def fingerprint(self) -> str:
         """What the state depends on, as text that people can compare; types are checked when the state is opened."""
-        state = sorted(set().union(*(partials.needs(wanted, name) for name, wanted in self._wanted.items())))
         late = f", allowed lateness {format_duration_us(self.allowed_lateness_us)}" if self.allowed_lateness_us else ""
         return (
             f"{self.kind} of {self.definition()}{late}, "
-            f"over {self.event_time}, by {', '.join(self.by) or 'nothing'}, state {', '.join(state)}"
+            f"over {self.event_time}, by {', '.join(self.by) or 'nothing'}, state {state_of(self._wanted)}"
         )
 
     def describe(self) -> str:
@@ -211,14 +203,16 @@ class WindowOperator(ABC):
         return plan
 
     def _planned(self, schema: pl.Schema) -> _Plan:
-        self._check_keys(schema)
+        if self.event_time not in schema:
+            raise column_not_found(self.event_time, schema.names(), self.where)
+        check_keys(self.by, schema, self.where)
         dtype = schema[self.event_time]
         time = times.microseconds(self.event_time, dtype, self.where)
         mark = pl.col(columns.ROW_WATERMARK) if columns.ROW_WATERMARK in schema else None
         if mark is not None and self.allowed_lateness_us:
             mark = mark - self.allowed_lateness_us
         place = self.placement(time, mark, pl.Datetime("us", times.time_zone(dtype)))
-        build = place.build | self._build(schema, order(time, schema))
+        build = place.build | build_all(self._wanted, schema, self.where, order(time, schema))
         keys = {name: partials.one_zero(pl.col(name), schema[name]) for name in self.by}
         return _Plan(
             late=None if place.late is None else place.late.fill_null(value=False),
@@ -228,26 +222,3 @@ class WindowOperator(ABC):
             state=[expr.alias(name) for name, expr in build.state.items()],
             drop=[] if place.carried is None else [name for name in place.keys if name not in place.carried],
         )
-
-    def _check_keys(self, schema: pl.Schema) -> None:
-        for name in (self.event_time, *self.by):
-            if name not in schema:
-                raise column_not_found(name, schema.names(), self.where)
-        for name in self.by:
-            if schema[name].is_nested() or isinstance(schema[name], pl.Object):
-                raise SpecError(
-                    f"{self.where}: key {name!r} has type {schema[name]}", hint="take scalars of it as keys"
-                )
-
-    def _build(self, schema: pl.Schema, order: Sequence[pl.Expr]) -> partials.Build:
-        arguments = {name: wanted.argument.expr for name, wanted in self._wanted.items() if wanted.argument}
-        deciding = {name: wanted.by.expr for name, wanted in self._wanted.items() if wanted.by}
-        with planning(self.where, schema.names()):
-            rows = pl.LazyFrame(schema=schema)
-            types = rows.select(**arguments).collect_schema()
-            by_types = rows.select(**deciding).collect_schema()
-        build = partials.build(Aggregate(Kind.COUNT), "", None, self.where)
-        for name, wanted in self._wanted.items():
-            by_type = by_types.get(name)
-            build |= partials.build(wanted, name, types.get(name), self.where, by_type=by_type, order=order)
-        return build
