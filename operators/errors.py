@@ -33,6 +33,22 @@ def column_not_found(name: str, known: Sequence[str], where: str) -> SpecError:
     )
 
 
+def check_added(added: Sequence[str], schema: pl.Schema, where: str) -> None:
+    """Refuse columns that a join would add and the stream has already.
+
+    Raises:
+        SpecError: ``COLUMN_CLASH``.
+    """
+    clash = [name for name in added if name in schema]
+    if clash:
+        raise SpecError(
+            f"{where} would add {', '.join(map(repr, clash))}, which the stream already has",
+            hint="set `prefix`, or list in `columns` only what is needed",
+            code="COLUMN_CLASH",
+            context={"columns": clash},
+        )
+
+
 def summary(error: BaseException) -> str:
     """The first paragraph of a Polars message: what it says before it prints its plan."""
     return str(error).split("\n\n", 1)[0].strip()

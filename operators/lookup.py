@@ -14,7 +14,7 @@ import polars as pl
 
 from headrace.kernel.errors import SpecError
 from headrace.kernel.protocols import Determinism
-from operators.errors import column_not_found
+from operators.errors import check_added, column_not_found
 
 How: TypeAlias = Literal["left", "inner", "semi", "anti"]
 
@@ -138,14 +138,7 @@ class LookupJoin:
                     f"in table {self.name}",
                     hint="cast one of them in a with_columns step before the lookup",
                 )
-        clash = [name for name in self.added if name in schema]
-        if clash:
-            raise SpecError(
-                f"{self._where} would add {', '.join(map(repr, clash))}, which the stream already has",
-                hint="set `prefix`, or list in `columns` only what is needed",
-                code="COLUMN_CLASH",
-                context={"columns": clash},
-            )
+        check_added(self.added, schema, self._where)
 
 
 def _keys(on: str | Sequence[str] | Mapping[str, str]) -> dict[str, str]:
