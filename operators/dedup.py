@@ -29,6 +29,7 @@ from operators import partials
 from operators.aggregate_set import check_keys
 from operators.dedup_instance import COUNT, FIRST, LAST, ROW, DedupInstance, DedupLayout
 from operators.errors import column_not_found
+from operators.plan_cache import plan_for
 from operators.row_order import ORDER, total_order
 
 _BUCKET: Final = "_bucket"
@@ -156,11 +157,7 @@ class Dedup:
         )
 
     def _plan(self, schema: pl.Schema) -> _Plan:
-        key = tuple(schema.items())
-        plan = self._plans.get(key)
-        if plan is None:
-            plan = self._plans[key] = self._planned(schema)
-        return plan
+        return plan_for(self._plans, schema, self._planned)
 
     def _planned(self, schema: pl.Schema) -> _Plan:
         if self.event_time not in schema:

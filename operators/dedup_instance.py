@@ -13,7 +13,7 @@ from typing import Final, Literal
 import polars as pl
 
 from headrace.kernel.protocols import MAIN, Emission, OperatorState
-from operators.event_time import passed
+from operators.closed_time import ClosedTime
 from operators.merged import Merged, fitting
 from operators.row_order import ORDER
 from operators.stretches import RUN, numbered
@@ -74,19 +74,16 @@ class DedupInstance:
         known = pl.Schema({name: schema[name] for name in (*self._by, FIRST, LAST)})
         self._open = Merged(schema, lambda rows: self._stretches(rows, schema.names()))
         self._known = pl.DataFrame(schema=known)
-        self._closed: int | None = None
-        self._counts = {"dropped_late": 0, "null_event_time": 0}
+        self._time = ClosedTime(layout.lateness, COUNT, state)
         if state is not None:
             self._open.put(fitting(state, _OPEN, schema, VERSION, layout.where))
             self._known = fitting(state, _KNOWN, known, VERSION, layout.where)
-            self._closed = state.values["closed"]
-            self._counts = {name: int(state.values[name]) for name in self._counts}
         self._next = self._earliest()
 
     @property
     def counts(self) -> Mapping[str, int]:
         """Rows since the job began that came for closed time (after a drain), and those without event time."""
-        return dict(self._counts)
+        return self._time.counts
 
     def process(self, partials: pl.DataFrame) -> Emission:
         """Take in candidates; rows are only given out by :meth:`advance` and :meth:`drain`."""
@@ -99,11 +96,10 @@ class DedupInstance:
 
     def advance(self, watermark: int) -> Emission:
         """Give out the rows that are decided with ``watermark``."""
-        closed = passed(watermark, self._layout.lateness)
-        self._closed = closed if self._closed is None else max(self._closed, closed)
-        if self._next is None or self._next > self._closed:
+        closed = self._time.close(watermark)
+        if self._next is None or self._next > closed:
             return {}
-        kept = self._firsts(self._closed) if self._layout.keep == "first" else self._lasts(self._closed)
+        kept = self._firsts(closed) if self._layout.keep == "first" else self._lasts(closed)
         self._next = self._earliest()
         if not kept.height:
             return {}
@@ -119,11 +115,9 @@ class DedupInstance:
 
     def outgoing_watermark(self, watermark: int) -> int:
         """The earliest event time of the rows that may still be given out."""
-        reached = passed(watermark, self._layout.lateness)
-        reached = reached if self._closed is None else max(self._closed, reached)
         at = FIRST if self._layout.keep == "first" else LAST
         waiting = [time for frame in self._open.frames() if isinstance(time := frame[at].min(), int)]
-        return min([reached, *waiting])
+        return min([self._time.reached(watermark), *waiting])
 
     def rows_held(self) -> int:
         """Stretches in the state."""
@@ -132,23 +126,14 @@ class DedupInstance:
     def snapshot(self) -> OperatorState:
         """See :class:`headrace.kernel.protocols.OperatorInstance`."""
         frames = {_OPEN: self._open.merged(), _KNOWN: self._known}
-        return OperatorState(VERSION, {"closed": self._closed, **self._counts}, frames)
+        return OperatorState(VERSION, self._time.values, frames)
 
     # ------------------------------------------------------------------------------------------------------ inside
 
     def _accept(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Leaves out what has no time, and what lies in time that is closed."""
-        if rows[FIRST].null_count():
-            timeless = pl.col(FIRST).is_null()
-            self._counts["null_event_time"] += int(rows.filter(timeless)[COUNT].sum())
-            rows = rows.filter(~timeless)
-        if self._closed is not None:
-            gone = pl.col(FIRST) < self._closed
-            late = rows.filter(gone)
-            if late.height:
-                self._counts["dropped_late"] += int(late[COUNT].sum())
-                rows = rows.filter(~gone)
-        return rows
+        closed = self._time.at
+        return self._time.accepted(rows, FIRST, None if closed is None else pl.col(FIRST) < closed)
 
     def _decided(self, frame: pl.DataFrame) -> int | None:
         """When the first of some stretches is decided."""

@@ -10,8 +10,8 @@ import polars as pl
 
 from headrace.kernel.protocols import MAIN, Emission, OperatorState
 from operators import partials
+from operators.closed_time import ClosedTime
 from operators.errors import computing
-from operators.event_time import passed
 from operators.merged import Merged, fitting
 from operators.stretches import RUN, numbered
 from operators.windowed import WINDOW_START
@@ -59,18 +59,15 @@ class SessionInstance:
         self._layout = layout
         self._states = [name for name in schema if name not in {*layout.by, WINDOW_START, LAST}]
         self._held = Merged(schema, self._merge)
-        self._closed: int | None = None
-        self._counts = {"dropped_late": 0, "null_event_time": 0}
+        self._time = ClosedTime(layout.lateness, partials.ROWS, state)
         if state is not None:
             self._held.put(fitting(state, _FRAME, schema, VERSION, layout.where))
-            self._closed = state.values["closed"]
-            self._counts = {name: int(state.values[name]) for name in self._counts}
         self._next = self._earliest_end()
 
     @property
     def counts(self) -> Mapping[str, int]:
         """Rows since the job began: ``dropped_late`` and ``null_event_time`` (see :mod:`operators.windowed`)."""
-        return dict(self._counts)
+        return self._time.counts
 
     def process(self, partials: pl.DataFrame) -> Emission:
         """Take in partials; sessions are only given out by :meth:`advance` and :meth:`drain`."""
@@ -85,12 +82,11 @@ class SessionInstance:
 
     def advance(self, watermark: int) -> Emission:
         """Give out the sessions that close with ``watermark``."""
-        closed = passed(watermark, self._layout.lateness)
-        self._closed = closed if self._closed is None else max(self._closed, closed)
-        if self._next is None or self._next > self._closed:
+        closed = self._time.close(watermark)
+        if self._next is None or self._next > closed:
             return {}
         merged = self._held.merged()
-        over = pl.col(LAST) + self._layout.gap <= self._closed
+        over = pl.col(LAST) + self._layout.gap <= closed
         due = merged.filter(over)
         self._held.put(merged.filter(~over))
         self._next = self._earliest_end()
@@ -105,10 +101,8 @@ class SessionInstance:
 
     def outgoing_watermark(self, watermark: int) -> int:
         """Where the earliest open session begins, or one to come: those given out later do not start before it."""
-        reached = passed(watermark, self._layout.lateness)
-        reached = reached if self._closed is None else max(self._closed, reached)
         firsts = [frame[WINDOW_START].to_physical().min() for frame in self._held.frames()]
-        return min([reached, *(first for first in firsts if isinstance(first, int))])
+        return min([self._time.reached(watermark), *(first for first in firsts if isinstance(first, int))])
 
     def rows_held(self) -> int:
         """Stretches in the state."""
@@ -116,25 +110,14 @@ class SessionInstance:
 
     def snapshot(self) -> OperatorState:
         """See :class:`headrace.kernel.protocols.OperatorInstance`."""
-        return OperatorState(VERSION, {"closed": self._closed, **self._counts}, {_FRAME: self._held.merged()})
+        return OperatorState(VERSION, self._time.values, {_FRAME: self._held.merged()})
 
     # ------------------------------------------------------------------------------------------------------ inside
 
     def _accept(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Leaves out what has no time, and what lies in time that is closed."""
-        if rows[WINDOW_START].null_count():
-            self._count("null_event_time", rows.filter(pl.col(WINDOW_START).is_null()))
-            rows = rows.filter(pl.col(WINDOW_START).is_not_null())
-        if self._closed is not None:
-            gone = _first < self._closed
-            late = rows.filter(gone)
-            if late.height:
-                self._count("dropped_late", late)
-                rows = rows.filter(~gone)
-        return rows
-
-    def _count(self, name: str, frame: pl.DataFrame) -> None:
-        self._counts[name] += int(frame[partials.ROWS].sum())
+        closed = self._time.at
+        return self._time.accepted(rows, WINDOW_START, None if closed is None else _first < closed)
 
     def _earliest_end(self) -> int | None:
         lasts = [last for frame in self._held.frames() if isinstance(last := frame[LAST].min(), int)]

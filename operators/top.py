@@ -21,6 +21,7 @@ from headrace.kernel.protocols import LATE, MAIN, Determinism, OperatorState
 from operators import event_time as times
 from operators import partials
 from operators.errors import column_not_found
+from operators.plan_cache import plan_for
 from operators.row_order import total_order
 from operators.slices import Slices
 from operators.time_scales import Utc
@@ -164,11 +165,7 @@ class TopN:
         return ordered.select(_ROW, place).unnest(_ROW)
 
     def _plan(self, schema: pl.Schema) -> _Plan:
-        key = tuple(schema.items())
-        plan = self._plans.get(key)
-        if plan is None:
-            plan = self._plans[key] = self._planned(schema)
-        return plan
+        return plan_for(self._plans, schema, self._planned)
 
     def _planned(self, schema: pl.Schema) -> _Plan:
         self._check(schema)

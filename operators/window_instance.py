@@ -14,8 +14,8 @@ import polars as pl
 
 from headrace.kernel.protocols import MAIN, Emission, OperatorState
 from operators import partials
+from operators.closed_time import ClosedTime
 from operators.errors import computing
-from operators.event_time import passed
 from operators.merged import Merged, engine_for, fitting
 from operators.slices import Slices
 from operators.windowed import WINDOW_START
@@ -73,19 +73,16 @@ class SlicedInstance:
         keys = [*layout.by, WINDOW_START, *opens]
         reduced = partials.reductions(self._states) if layout.merge is None else []
         self._held = Merged(schema, layout.merge or (lambda rows: rows.group_by(keys).agg(reduced)))
-        self._closed: int | None = None
-        self._counts = {"dropped_late": 0, "null_event_time": 0}
+        self._time = ClosedTime(layout.lateness, partials.ROWS, state)
         if state is not None:
             self._held.put(fitting(state, _FRAME, schema, VERSION, layout.where))
-            self._closed = state.values["closed"]
-            self._counts = {name: int(state.values[name]) for name in self._counts}
-        self._ended = None if self._closed is None else self._slices.ended_at(self._closed)
+        self._ended = None if self._time.at is None else self._slices.ended_at(self._time.at)
         self._next = self._next_end(self._held.frames())
 
     @property
     def counts(self) -> Mapping[str, int]:
         """Rows since the job began: ``dropped_late`` and ``null_event_time`` (see :mod:`operators.windowed`)."""
-        return dict(self._counts)
+        return self._time.counts
 
     def process(self, partials: pl.DataFrame) -> Emission:
         """Take in partials; windows are only given out by :meth:`advance` and :meth:`drain`."""
@@ -98,7 +95,7 @@ class SlicedInstance:
 
     def advance(self, watermark: int) -> Emission:
         """Give out the windows that close with ``watermark``."""
-        return self._close(passed(watermark, self._layout.lateness))
+        return self._close(self._time.reached(watermark))
 
     def drain(self) -> Emission:
         """Give out all windows. Those up to the last one are closed then: nothing is given out for them again."""
@@ -107,9 +104,8 @@ class SlicedInstance:
 
     def outgoing_watermark(self, watermark: int) -> int:
         """The earliest start of the windows that are still open: those given out later do not start before it."""
-        reached = passed(watermark, self._layout.lateness)
-        reached = reached if self._closed is None else max(self._closed, reached)
-        return self._slices.scale.instant_at(self._slices.earliest_start(self._slices.ended_at(reached)))
+        ended = self._slices.ended_at(self._time.reached(watermark))
+        return self._slices.scale.instant_at(self._slices.earliest_start(ended))
 
     def rows_held(self) -> int:
         """Groups in the state; counted more than once while they wait to be merged."""
@@ -117,22 +113,15 @@ class SlicedInstance:
 
     def snapshot(self) -> OperatorState:
         """See :class:`headrace.kernel.protocols.OperatorInstance`."""
-        return OperatorState(VERSION, {"closed": self._closed, **self._counts}, {_FRAME: self._held.merged()})
+        return OperatorState(VERSION, self._time.values, {_FRAME: self._held.merged()})
 
     # ------------------------------------------------------------------------------------------------------ inside
 
     def _accept(self, rows: pl.DataFrame) -> pl.DataFrame:
-        if rows[WINDOW_START].null_count():
-            self._count("null_event_time", rows.filter(pl.col(WINDOW_START).is_null()))
-            rows = rows.filter(pl.col(WINDOW_START).is_not_null())
-        if self._ended is not None and any(self._slices.last_end(pane) <= self._ended for pane in _panes([rows])):
-            gone = self._over(self._ended)
-            self._count("dropped_late", rows.filter(gone))
-            rows = rows.filter(gone.not_())
-        return rows
-
-    def _count(self, name: str, frame: pl.DataFrame) -> None:
-        self._counts[name] += int(frame[partials.ROWS].sum())
+        ended = self._ended
+        if ended is not None and all(self._slices.last_end(pane) > ended for pane in _panes([rows])):
+            ended = None
+        return self._time.accepted(rows, WINDOW_START, None if ended is None else self._over(ended))
 
     def _over(self, ended: int) -> pl.Expr:
         """Whether the last window that holds a pane ends at or before ``ended``."""
@@ -146,9 +135,9 @@ class SlicedInstance:
         return min(ends) if self._ended is None else max(min(ends), self._ended + self._slices.every)
 
     def _close(self, closed: int) -> Emission:
-        if self._closed is not None and closed <= self._closed:
+        if self._time.at is not None and closed <= self._time.at:
             return {}
-        before, self._closed = self._ended, closed
+        before, self._time.at = self._ended, closed
         self._ended = self._slices.ended_at(closed)
         if self._next is None or self._next > self._ended:
             return {}

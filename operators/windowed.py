@@ -30,6 +30,7 @@ from operators.aggregate_set import build_all, check_keys, read_aggregates, stat
 from operators.aggregates import Aggregate
 from operators.determinism import weakest
 from operators.errors import column_not_found
+from operators.plan_cache import plan_for
 from operators.row_order import order
 
 WINDOW_START: Final = "window_start"
@@ -195,12 +196,7 @@ class WindowOperator(ABC):
         return merged.select(*self.by, *self.window(schema), *finals)
 
     def _plan(self, schema: pl.Schema) -> _Plan:
-        """The expressions over rows of a schema; made once for each schema, since a batch may be small."""
-        key = tuple(schema.items())
-        plan = self._plans.get(key)
-        if plan is None:
-            plan = self._plans[key] = self._planned(schema)
-        return plan
+        return plan_for(self._plans, schema, self._planned)
 
     def _planned(self, schema: pl.Schema) -> _Plan:
         if self.event_time not in schema:
