@@ -26,6 +26,7 @@ from headrace.kernel.protocols import MAIN, Determinism, Emission, OperatorState
 from operators.errors import column_not_found
 from operators.keyed_frame import KeyedFrame
 from operators.merged import fitting
+from operators.untimed import UntimedInstance, UntimedOperator
 
 VERSION: Final = 1
 _ORDER: Final = "_order"
@@ -36,7 +37,7 @@ _UNORDERED: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
-class ChangelogNormalize:
+class ChangelogNormalize(UntimedOperator):
     """Turn versions into a changelog; implements :class:`headrace.kernel.protocols.StatefulOperator`.
 
     Output: ``columns`` in this order, then ``_weight``. Rows that are given out together are sorted by key, a
@@ -62,11 +63,6 @@ class ChangelogNormalize:
         """What the state depends on, as text that people can compare; types are checked when it is opened."""
         return f"changelog by {', '.join(self.key)}"
 
-    @property
-    def ports(self) -> Sequence[str]:
-        """See :class:`headrace.kernel.protocols.StatefulOperator`."""
-        return (MAIN,)
-
     def partial(self, rows: pl.LazyFrame) -> pl.LazyFrame:
         """The newest version of each key, with its order and whether it is a deletion.
 
@@ -91,14 +87,6 @@ class ChangelogNormalize:
             )
         )
 
-    def late(self, rows: pl.LazyFrame) -> pl.LazyFrame:
-        """No row is late: the newest version holds, whenever it comes."""
-        return rows.filter(pl.lit(value=False))
-
-    def leaves_out(self, partials: pl.DataFrame) -> bool:  # noqa: ARG002 - the protocol's signature
-        """See :class:`headrace.kernel.protocols.StatefulOperator`: never."""
-        return False
-
     def output_schema(self, schema: pl.Schema) -> pl.Schema:
         """See :class:`headrace.kernel.protocols.StatefulOperator`."""
         return pl.Schema({**{name: schema[name] for name in self.columns}, columns.WEIGHT: columns.WEIGHT_TYPE})
@@ -112,7 +100,7 @@ class ChangelogNormalize:
         return ChangelogInstance(self, schema, state)
 
 
-class ChangelogInstance:
+class ChangelogInstance(UntimedInstance):
     """Implements :class:`headrace.kernel.protocols.OperatorInstance`. State: the newest version of each key."""
 
     def __init__(self, operator: ChangelogNormalize, schema: pl.Schema, state: OperatorState | None) -> None:
@@ -143,18 +131,6 @@ class ChangelogInstance:
             return {}
         self._held.put(fresh.select(self._stored))
         return self._changes(fresh)
-
-    def advance(self, watermark: int) -> Emission:  # noqa: ARG002 - the protocol's signature
-        """Time changes nothing here."""
-        return {}
-
-    def drain(self) -> Emission:
-        """Everything has been given out already."""
-        return {}
-
-    def outgoing_watermark(self, watermark: int) -> int:
-        """Rows pass at once."""
-        return watermark
 
     def rows_held(self) -> int:
         """Keys, deleted ones included."""

@@ -27,6 +27,7 @@ from operators.errors import computing
 from operators.keyed_frame import KeyedFrame
 from operators.merged import fitting
 from operators.partials import ROWS
+from operators.untimed import UntimedInstance, UntimedOperator
 
 VERSION: Final = 1
 _GROUPS: Final = "groups"
@@ -35,7 +36,7 @@ _ALL: Final = "_all"
 
 
 @dataclass(frozen=True, slots=True)
-class KeyedAggregate:
+class KeyedAggregate(UntimedOperator):
     """Running aggregates by key; implements :class:`headrace.kernel.protocols.StatefulOperator`.
 
     Output: the ``by`` columns, the aggregates, ``_weight``. Rows that are given out together are sorted by key, a
@@ -77,11 +78,6 @@ class KeyedAggregate:
         """What the state depends on, as text that people can compare; types are checked when it is opened."""
         return f"running aggregate by {', '.join(self.by) or 'nothing'}, state {state_of(self._wanted)}"
 
-    @property
-    def ports(self) -> Sequence[str]:
-        """See :class:`headrace.kernel.protocols.StatefulOperator`."""
-        return (MAIN,)
-
     def partial(self, rows: pl.LazyFrame) -> pl.LazyFrame:
         """Partials: key columns and state columns.
 
@@ -98,14 +94,6 @@ class KeyedAggregate:
         keys = {name: partials.one_zero(pl.col(name), schema[name]) for name in self.by} or {_ALL: pl.lit(0, pl.Int8)}
         # Not select: over literals alone it would lose the number of rows.
         return rows.with_columns(**keys, **build.rows).group_by(*keys).agg(**state)
-
-    def late(self, rows: pl.LazyFrame) -> pl.LazyFrame:
-        """No row is late: there is no window that could have closed."""
-        return rows.filter(pl.lit(value=False))
-
-    def leaves_out(self, partials: pl.DataFrame) -> bool:  # noqa: ARG002 - the protocol's signature
-        """See :class:`headrace.kernel.protocols.StatefulOperator`: never."""
-        return False
 
     def output_schema(self, schema: pl.Schema) -> pl.Schema:
         """See :class:`headrace.kernel.protocols.StatefulOperator`."""
@@ -147,7 +135,7 @@ class KeyedAggregate:
                 )
 
 
-class KeyedAggregateInstance:
+class KeyedAggregateInstance(UntimedInstance):
     """Implements :class:`headrace.kernel.protocols.OperatorInstance`. State: merged partials by key."""
 
     def __init__(self, operator: KeyedAggregate, held: KeyedFrame, schema: pl.Schema) -> None:
@@ -164,18 +152,6 @@ class KeyedAggregateInstance:
         self._held.remove(after.filter(pl.col(ROWS) == 0))
         self._held.put(present)
         return self._changes(before, present)
-
-    def advance(self, watermark: int) -> Emission:  # noqa: ARG002 - the protocol's signature
-        """Time changes nothing here."""
-        return {}
-
-    def drain(self) -> Emission:
-        """Everything has been given out already."""
-        return {}
-
-    def outgoing_watermark(self, watermark: int) -> int:
-        """Results are given out at once."""
-        return watermark
 
     def rows_held(self) -> int:
         """Keys."""
