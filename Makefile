@@ -13,7 +13,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv requirements demo test test-full lint format bench clean
+.PHONY: help venv requirements demo test test-full lint format bench bench-nexmark clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -52,6 +52,9 @@ format: $(STAMP)  ## mend what ruff can mend
 
 bench: $(STAMP)  ## measure against the targets
 	$(BIN)/python -m benchmarks
+
+bench-nexmark: $(STAMP)  ## the queries of Nexmark: checked, then measured
+	$(BIN)/python -m benchmarks.nexmark
 
 clean:  ## stop the dev stack and remove its data, caches and builds; the environment stays
 	test ! -d .headrace/dev || $(BIN)/python -m infra.dev down --delete --state-dir .headrace/dev
