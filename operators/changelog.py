@@ -22,10 +22,9 @@ import polars as pl
 
 from headrace.kernel import columns
 from headrace.kernel.errors import DataError
-from headrace.kernel.protocols import MAIN, Determinism, Emission, OperatorState
+from headrace.kernel.keyed import KeyedLayout, KeyedState
+from headrace.kernel.protocols import MAIN, Determinism, Emission, OperatorContext, OperatorState
 from operators.errors import column_not_found
-from operators.keyed_frame import KeyedFrame
-from operators.merged import fitting
 from operators.untimed import UntimedInstance, UntimedOperator
 
 VERSION: Final = 1
@@ -91,25 +90,23 @@ class ChangelogNormalize(UntimedOperator):
         """See :class:`headrace.kernel.protocols.StatefulOperator`."""
         return pl.Schema({**{name: schema[name] for name in self.columns}, columns.WEIGHT: columns.WEIGHT_TYPE})
 
-    def open(self, schema: pl.Schema, state: OperatorState | None) -> ChangelogInstance:
+    def open(self, schema: pl.Schema, context: OperatorContext) -> ChangelogInstance:
         """An instance over partials of ``schema``.
 
         Raises:
             GraphChangedError: The state was made over other columns, or by a newer release.
         """
-        return ChangelogInstance(self, schema, state)
+        stored = pl.Schema({name: dtype for name, dtype in schema.items() if name != _STATES})
+        return ChangelogInstance(self, context.keyed(KeyedLayout(_ROWS, stored, self.key, version=VERSION)), stored)
 
 
 class ChangelogInstance(UntimedInstance):
     """Implements :class:`headrace.kernel.protocols.OperatorInstance`. State: the newest version of each key."""
 
-    def __init__(self, operator: ChangelogNormalize, schema: pl.Schema, state: OperatorState | None) -> None:
+    def __init__(self, operator: ChangelogNormalize, held: KeyedState, stored: pl.Schema) -> None:
         self._operator = operator
-        self._stored = [name for name in schema if name != _STATES]
-        layout = pl.Schema({name: schema[name] for name in self._stored})
-        where = f"changelog {operator.id!r}"
-        rows = None if state is None else fitting(state, _ROWS, layout, VERSION, where)
-        self._held = KeyedFrame(operator.key, layout, rows)
+        self._stored = stored.names()
+        self._held = held
 
     def process(self, partials: pl.DataFrame) -> Emission:
         """Take in versions; gives out what they change.
@@ -138,7 +135,7 @@ class ChangelogInstance(UntimedInstance):
 
     def snapshot(self) -> OperatorState:
         """The newest version of each key."""
-        return OperatorState(VERSION, {}, {_ROWS: self._held.frame()})
+        return OperatorState(VERSION, keyed={_ROWS: self._held.snapshot()})
 
     def _check_states(self, joined: pl.DataFrame, before: pl.Expr) -> None:
         twice = joined.filter((pl.col(_STATES) + (before == _UNORDERED).fill_null(value=False).cast(pl.Int64)) > 1)

@@ -23,7 +23,7 @@ import polars as pl
 from headrace.kernel import columns
 from headrace.kernel.durations import format_duration_us
 from headrace.kernel.errors import SpecError
-from headrace.kernel.protocols import LATE, MAIN, Determinism, OperatorState
+from headrace.kernel.protocols import LATE, MAIN, Determinism, OperatorContext
 from operators import event_time as times
 from operators import partials
 from operators.aggregate_set import check_keys
@@ -146,14 +146,14 @@ class Dedup:
         fields = row.fields if isinstance(row, pl.Struct) else []
         return pl.Schema({field.name: field.dtype for field in fields if not field.name.startswith(ORDER)})
 
-    def open(self, schema: pl.Schema, state: OperatorState | None) -> DedupInstance:
+    def open(self, schema: pl.Schema, context: OperatorContext) -> DedupInstance:
         """An instance over partials of ``schema``.
 
         Raises:
             GraphChangedError: The state was made by another definition, or over other types.
         """
         return DedupInstance(
-            DedupLayout(self.where, tuple(self.by), self.keep, self.ttl_us, self.allowed_lateness_us), schema, state
+            DedupLayout(self.where, tuple(self.by), self.keep, self.ttl_us, self.allowed_lateness_us), schema, context
         )
 
     def _plan(self, schema: pl.Schema) -> _Plan:

@@ -1,7 +1,7 @@
 """Deduplication at work: candidates in, the rows to keep out.
 
-State is two frames. *Open* are stretches of rows of one key that are not decided; they hold the row to keep. *Known*
-are the stretches whose first row has been given out: only keys and times.
+*Open* are stretches of rows of one key that are not decided; they hold the row to keep, and are a frame. *Known* are
+the stretches whose first row has been given out: only keys and times, as keyed state.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Final, Literal
 
 import polars as pl
 
-from headrace.kernel.protocols import MAIN, Emission, OperatorState
+from headrace.kernel.keyed import KeyedLayout
+from headrace.kernel.protocols import MAIN, Emission, OperatorContext, OperatorState
 from operators.closed_time import ClosedTime
 from operators.merged import Merged, fitting
 from operators.row_order import ORDER
@@ -34,7 +35,6 @@ VERSION: Final = 1
 _OPEN: Final = "open"
 _KNOWN: Final = "known"
 _GIVEN: Final = "_given"
-_MAX_CHUNKS: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,22 +62,32 @@ class DedupInstance:
     Args:
         layout: The operator's definition.
         schema: Types of the partials.
-        state: Where to resume.
+        context: Where to resume, and keyed state.
 
     Raises:
         GraphChangedError: The state was made by another definition, over other types, or by a newer release.
     """
 
-    def __init__(self, layout: DedupLayout, schema: pl.Schema, state: OperatorState | None) -> None:
+    def __init__(self, layout: DedupLayout, schema: pl.Schema, context: OperatorContext) -> None:
         self._layout = layout
         self._by = list(layout.by)
         known = pl.Schema({name: schema[name] for name in (*self._by, FIRST, LAST)})
+        state = context.state
         self._open = Merged(schema, lambda rows: self._stretches(rows, schema.names()))
-        self._known = pl.DataFrame(schema=known)
+        self._known = context.keyed(
+            KeyedLayout(
+                _KNOWN,
+                known,
+                self._by,
+                () if layout.ttl is None else (FIRST,),
+                version=VERSION,
+                time=LAST,
+                ttl_us=layout.ttl,
+            )
+        )
         self._time = ClosedTime(layout.lateness, COUNT, state)
         if state is not None:
             self._open.put(fitting(state, _OPEN, schema, VERSION, layout.where))
-            self._known = fitting(state, _KNOWN, known, VERSION, layout.where)
         self._next = self._earliest()
 
     @property
@@ -125,8 +135,8 @@ class DedupInstance:
 
     def snapshot(self) -> OperatorState:
         """See :class:`headrace.kernel.protocols.OperatorInstance`."""
-        frames = {_OPEN: self._open.merged(), _KNOWN: self._known}
-        return OperatorState(VERSION, self._time.values, frames)
+        keyed = {_KNOWN: self._known.snapshot()}
+        return OperatorState(VERSION, self._time.values, {_OPEN: self._open.merged()}, keyed)
 
     # ------------------------------------------------------------------------------------------------------ inside
 
@@ -149,12 +159,13 @@ class DedupInstance:
         due = merged.filter(pl.col(FIRST) < closed)
         self._open.put(merged.filter(pl.col(FIRST) >= closed))
         if self._layout.ttl is None:
-            fresh = due.join(self._known, on=self._by, how="anti", nulls_equal=True)
+            fresh = due.join(self._known.find(due), on=self._by, how="anti", nulls_equal=True)
             self._remember(fresh)
             return fresh
         lasting = pl.col(LAST) + self._layout.ttl > closed
-        near = self._known.join(due, on=self._by, how="semi", nulls_equal=True)
-        self._known = self._known.join(due, on=self._by, how="anti", nulls_equal=True).filter(lasting)
+        near = self._known.find(due)
+        self._known.remove(near)
+        self._known.expire(closed)
         given = near.with_columns(pl.lit(value=True).alias(_GIVEN))
         both = pl.concat([given, due.with_columns(pl.lit(value=False).alias(_GIVEN))], how="diagonal")
         joined = self._stretches(both.lazy(), both.columns).collect()
@@ -162,9 +173,7 @@ class DedupInstance:
         return joined.filter(~pl.col(_GIVEN))
 
     def _remember(self, stretches: pl.DataFrame) -> None:
-        self._known = self._known.vstack(stretches.select(self._known.columns))
-        if self._known.n_chunks() > _MAX_CHUNKS:
-            self._known = self._known.rechunk()
+        self._known.put(stretches.select(*self._by, FIRST, LAST))
 
     def _lasts(self, closed: int) -> pl.DataFrame:
         merged = self._open.merged()

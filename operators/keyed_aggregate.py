@@ -18,14 +18,13 @@ import polars as pl
 
 from headrace.kernel import columns
 from headrace.kernel.errors import SpecError
-from headrace.kernel.protocols import MAIN, Determinism, Emission, OperatorState
+from headrace.kernel.keyed import KeyedLayout, KeyedState
+from headrace.kernel.protocols import MAIN, Determinism, Emission, OperatorContext, OperatorState
 from operators import partials
 from operators.aggregate_set import build_all, check_keys, read_aggregates, state_of
 from operators.aggregates import Aggregate
 from operators.determinism import weakest
 from operators.errors import computing
-from operators.keyed_frame import KeyedFrame
-from operators.merged import fitting
 from operators.partials import ROWS
 from operators.untimed import UntimedInstance, UntimedOperator
 
@@ -108,14 +107,14 @@ class KeyedAggregate(UntimedOperator):
             pl.lit(weight, columns.WEIGHT_TYPE).alias(columns.WEIGHT),
         )
 
-    def open(self, schema: pl.Schema, state: OperatorState | None) -> KeyedAggregateInstance:
+    def open(self, schema: pl.Schema, context: OperatorContext) -> KeyedAggregateInstance:
         """An instance over partials of ``schema``.
 
         Raises:
             GraphChangedError: The state was made by another definition, over other types, or by a newer release.
         """
-        rows = None if state is None else fitting(state, _GROUPS, schema, VERSION, self._where)
-        return KeyedAggregateInstance(self, KeyedFrame(self._keys, schema, rows), schema)
+        held = context.keyed(KeyedLayout(_GROUPS, schema, self._keys, version=VERSION))
+        return KeyedAggregateInstance(self, held, schema)
 
     def _weighted(self, name: str, built: pl.Expr) -> pl.Expr:
         """A reduction of rows that count as often as they weigh; every state column but an extreme is a sum."""
@@ -138,7 +137,7 @@ class KeyedAggregate(UntimedOperator):
 class KeyedAggregateInstance(UntimedInstance):
     """Implements :class:`headrace.kernel.protocols.OperatorInstance`. State: merged partials by key."""
 
-    def __init__(self, operator: KeyedAggregate, held: KeyedFrame, schema: pl.Schema) -> None:
+    def __init__(self, operator: KeyedAggregate, held: KeyedState, schema: pl.Schema) -> None:
         self._operator = operator
         self._held = held
         self._keys = list(operator.by) or [_ALL]
@@ -149,7 +148,9 @@ class KeyedAggregateInstance(UntimedInstance):
         before = self._held.find(partials)
         after = _merged([before, partials.select(before.columns)], self._keys, self._state)
         present = after.filter(pl.col(ROWS) != 0)
-        self._held.remove(after.filter(pl.col(ROWS) == 0))
+        gone = after.filter(pl.col(ROWS) == 0)
+        if gone.height:
+            self._held.remove(gone)
         self._held.put(present)
         return self._changes(before, present)
 
@@ -159,7 +160,7 @@ class KeyedAggregateInstance(UntimedInstance):
 
     def snapshot(self) -> OperatorState:
         """The merged partials of each key."""
-        return OperatorState(VERSION, {}, {_GROUPS: self._held.frame()})
+        return OperatorState(VERSION, keyed={_GROUPS: self._held.snapshot()})
 
     def _changes(self, before: pl.DataFrame, after: pl.DataFrame) -> Emission:
         operator = self._operator

@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 import polars as pl
 
-from headrace.kernel.errors import GraphChangedError
+from headrace.kernel.layouts import check_layout
 from headrace.kernel.protocols import OperatorState
 
 _MAX_PENDING: Final = 16
@@ -109,24 +109,6 @@ def fitting(state: OperatorState, frame: str, schema: pl.Schema, version: int, w
     Raises:
         GraphChangedError: The state has another version or other columns.
     """
-    if state.version != version:
-        raise GraphChangedError(
-            f"{where}: its state has version {state.version}, this release reads version {version}",
-            hint="resume with the release that made the checkpoint, or a newer one",
-        )
     found = state.frames[frame]
-    if dict(found.schema) != dict(schema):
-        raise GraphChangedError(
-            f"{where}: its state does not fit the job",
-            detail=_difference(found.schema, schema),
-            hint=f"undo the change, or give the {where.partition(' ')[0]} a new id to begin it with empty state",
-        )
+    check_layout(state.version, found.schema, version, schema, where)
     return found.select(schema.names())
-
-
-def _difference(old: pl.Schema, new: pl.Schema) -> str:
-    """What differs between two layouts of the state, in words."""
-    gone = [f"{name} ({dtype}) is no longer there" for name, dtype in old.items() if name not in new]
-    added = [f"{name} ({dtype}) is new" for name, dtype in new.items() if name not in old]
-    changed = [f"{name} was {old[name]}, is {new[name]}" for name in new if name in old and old[name] != new[name]]
-    return "; ".join([*gone, *added, *changed])

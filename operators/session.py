@@ -24,7 +24,7 @@ import polars as pl
 
 from headrace.kernel.durations import format_duration_us
 from headrace.kernel.errors import SpecError
-from headrace.kernel.protocols import OperatorState
+from headrace.kernel.protocols import OperatorContext
 from operators import partials
 from operators.aggregates import Aggregate
 from operators.session_instance import LAST, SessionInstance, SessionLayout
@@ -85,11 +85,11 @@ class SessionWindow(WindowOperator):
         end = pl.col(LAST) + self.gap_us
         return [pl.col(WINDOW_START), end.cast(merged[WINDOW_START]).alias(WINDOW_END)]
 
-    def open(self, schema: pl.Schema, state: OperatorState | None) -> SessionInstance:
+    def open(self, schema: pl.Schema, context: OperatorContext) -> SessionInstance:
         """An instance over partials of ``schema``.
 
         Raises:
             GraphChangedError: The state was made by another definition, or over other types.
         """
         layout = SessionLayout(self.where, tuple(self.by), self.gap_us, self.allowed_lateness_us, self.finish)
-        return SessionInstance(layout, schema, state)
+        return SessionInstance(layout, schema, context.state)

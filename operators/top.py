@@ -17,7 +17,7 @@ import polars as pl
 from headrace.kernel import columns
 from headrace.kernel.durations import format_duration_us
 from headrace.kernel.errors import SpecError
-from headrace.kernel.protocols import LATE, MAIN, Determinism, OperatorState
+from headrace.kernel.protocols import LATE, MAIN, Determinism, OperatorContext
 from operators import event_time as times
 from operators import partials
 from operators.errors import column_not_found
@@ -128,14 +128,14 @@ class TopN:
         """See :class:`headrace.kernel.protocols.StatefulOperator`."""
         return self._finish(pl.LazyFrame(schema=schema)).collect_schema()
 
-    def open(self, schema: pl.Schema, state: OperatorState | None) -> SlicedInstance:
+    def open(self, schema: pl.Schema, context: OperatorContext) -> SlicedInstance:
         """An instance over partials of ``schema``.
 
         Raises:
             GraphChangedError: The state was made by another definition, or over other types.
         """
         layout = Layout(self.where, self._keys, self._slices, self.allowed_lateness_us, self._finish, merge=self._first)
-        return SlicedInstance(layout, schema, state)
+        return SlicedInstance(layout, schema, context.state)
 
     @property
     def _keys(self) -> list[str]:

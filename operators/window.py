@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import polars as pl
 
 from headrace.kernel.errors import SpecError
-from headrace.kernel.protocols import OperatorState
+from headrace.kernel.protocols import OperatorContext
 from operators import partials
 from operators.aggregates import Aggregate
 from operators.slices import Slices
@@ -60,7 +60,7 @@ class SlicedWindow(WindowOperator):
             instant(end).cast(time_type).alias(WINDOW_END),
         ]
 
-    def open(self, schema: pl.Schema, state: OperatorState | None) -> SlicedInstance:
+    def open(self, schema: pl.Schema, context: OperatorContext) -> SlicedInstance:
         """An instance over partials of ``schema``.
 
         Raises:
@@ -74,7 +74,7 @@ class SlicedWindow(WindowOperator):
             self.finish,
             sorted_by=[WINDOW_START, WINDOW_END, *self.by],
         )
-        return SlicedInstance(layout, schema, state)
+        return SlicedInstance(layout, schema, context.state)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ import polars as pl
 from headrace.kernel import columns
 from headrace.kernel.durations import format_duration_us
 from headrace.kernel.errors import SpecError
-from headrace.kernel.protocols import LATE, MAIN, Determinism, OperatorInstance, OperatorState
+from headrace.kernel.protocols import LATE, MAIN, Determinism, OperatorContext, OperatorInstance
 from operators import event_time as times
 from operators import partials
 from operators.aggregate_set import build_all, check_keys, read_aggregates, state_of
@@ -117,7 +117,7 @@ class WindowOperator(ABC):
         """``window_start`` and ``window_end`` of merged partials that are given out."""
 
     @abstractmethod
-    def open(self, schema: pl.Schema, state: OperatorState | None) -> OperatorInstance:
+    def open(self, schema: pl.Schema, context: OperatorContext) -> OperatorInstance:
         """See :class:`headrace.kernel.protocols.StatefulOperator`."""
 
     def prepare(self) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from headrace.kernel import columns
 from headrace.kernel.protocols import OperatorState
+from headrace.testing import operator_context
 
 SCHEMA = {"t": pl.Datetime("us", "UTC"), "k": pl.String, "x": pl.Int32, "y": pl.Float64}
 
@@ -76,7 +77,7 @@ def stored(state: OperatorState) -> OperatorState:
         data = io.BytesIO()
         frame.write_ipc(data)
         frames[name] = pl.read_ipc(io.BytesIO(data.getvalue()))
-    return OperatorState(state.version, dict(state.values), frames)
+    return OperatorState(state.version, dict(state.values), frames, state.keyed)
 
 
 def pieces(rows: Sequence[Any], cuts: Sequence[int]) -> list[Any]:
@@ -114,7 +115,7 @@ def play(
 ) -> Outcome:
     """History rows, which are never late, then the tail, batch by batch; restarts go through a checkpoint."""
     schema = operator.partial(frame_of([], []).lazy()).collect_schema()
-    instance = operator.open(schema, None)
+    instance = operator.open(schema, operator_context())
     main: list[pl.DataFrame] = []
     late: list[int] = []
     promised: int | None = None
@@ -138,7 +139,7 @@ def play(
         assert promised is None or outgoing >= promised
         promised = outgoing
         if next(steps) in restarts:
-            instance = operator.open(schema, stored(instance.snapshot()))
+            instance = operator.open(schema, operator_context(stored(instance.snapshot())))
 
     lower = min((row.t for row in history), default=0) - 1
     for piece in pieces(history, cuts):

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from headrace.kernel.boundary import Boundary
+    from headrace.kernel.keyed import KeyedLayout, KeyedSnapshot, KeyedState, KeyGroups
     from headrace.kernel.until import Until
 
 Json: TypeAlias = Any
@@ -176,14 +177,43 @@ class Transform(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OperatorState:
-    """A stateful operator's state at a barrier: small values and frames.
+    """A stateful operator's state at a barrier.
 
-    ``version`` is that of the layout; an operator reads its own older versions.
+    Attributes:
+        version: Of the layout of values and frames; an operator reads its own older versions.
+        values: Small values.
+        frames: Frames, written whole at each barrier.
+        keyed: By the layout's name, what :meth:`OperatorContext.keyed` has given; only changes are written.
     """
 
     version: int
     values: Mapping[str, Json] = field(default_factory=dict)
     frames: Mapping[str, pl.DataFrame] = field(default_factory=dict)
+    keyed: Mapping[str, KeyedSnapshot] = field(default_factory=dict)
+
+
+class OperatorContext(Protocol):
+    """What an instance of a stateful operator is opened with."""
+
+    @property
+    def state(self) -> OperatorState | None:
+        """Where to resume; None: from the beginning."""
+
+    @property
+    def key_groups(self) -> KeyGroups:
+        """The keys that come to this instance."""
+
+    def keyed(self, layout: KeyedLayout) -> KeyedState:
+        """Open keyed state, resumed from ``state.keyed[layout.name]`` where that is there; once for each name.
+
+        Only rows of :attr:`key_groups` are there. Closed by whoever made the context.
+
+        Raises:
+            GraphChangedError: What is stored has another version, key or columns.
+        """
+
+    def narrowed(self, key_groups: KeyGroups, state: OperatorState | None) -> OperatorContext:
+        """The same for one of several instances of the operator."""
 
 
 class OperatorInstance(Protocol):
@@ -242,8 +272,12 @@ class StatefulOperator(Protocol):
     def output_schema(self, schema: pl.Schema) -> pl.Schema:
         """Columns of the ``main`` port, given the schema of the partials."""
 
-    def open(self, schema: pl.Schema, state: OperatorState | None) -> OperatorInstance:
-        """An instance over partials of ``schema``, resumed from ``state`` if there is one."""
+    def open(self, schema: pl.Schema, context: OperatorContext) -> OperatorInstance:
+        """An instance over partials of ``schema``, resumed from ``context.state`` if there is one.
+
+        Raises:
+            GraphChangedError: The state does not fit the definition.
+        """
 
 
 # ----------------------------------------------------------------------------------------------------------- sinks

@@ -37,6 +37,7 @@ from headrace.runtime.pump import DEPTH, Computed, Ended, Failed, Item, Pump
 from headrace.runtime.pushdown import requests
 from headrace.runtime.schemas import resolve
 from headrace.runtime.state_fit import open_operators, refuse_changed
+from headrace.state.backend import StateBackend, StateOptions
 from headrace.state.checkpoint import CheckpointStore
 from headrace.state.records import Checkpoint, SavedOperator
 
@@ -60,6 +61,7 @@ class Attempt:
         clock: Paces epochs.
         meter: Counts over all attempts of a run.
         leases: Keep the versions that the checkpoints need.
+        state: How much memory keyed state may take, and where it spills to.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class Attempt:
         clock: Clock,
         meter: Meter,
         leases: Leases,
+        state: StateOptions,
     ) -> None:
         self._program = program
         self._checkpoints = checkpoints
@@ -90,6 +93,7 @@ class Attempt:
         self._clock = clock
         self._meter = meter
         self._leases = leases
+        self._state = StateBackend(state)
         self._leased = float("-inf")
         self.epoch = record.epoch if record else 0
         self.epochs_done = 0
@@ -141,10 +145,10 @@ class Attempt:
         if record is not None:
             refuse_changed(record, self._graph)
             self._refuse_unfinished(record)
-        saved = self._checkpoints.restore(record) if record else {}
+        saved = self._checkpoints.restore(record, self._state.runs) if record else {}
         states = {name: operator.state for name, operator in saved.items()}
         schemas = resolve(self._graph)
-        self._flow = Dataflow(self._graph, schemas, open_operators(self._graph, schemas, states, record))
+        self._flow = Dataflow(self._graph, schemas, open_operators(self._graph, schemas, states, record, self._state))
         decided = record.epoch if record else None
         restored = record is not None and record.lineage != self.head.lineage
         context = SinkContext(self._program.uid, self.head.lineage, self._blobs, decided, restored)
@@ -366,6 +370,7 @@ class Attempt:
                 closing.callback(flow.close, abort=abort)
             for pump in self._pumps.values():
                 closing.callback(pump.close)
+            closing.callback(self._state.close)
 
     def _keep_leases(self, *, decided: bool) -> None:
         """Of the decided positions: what has been read since may be read again."""

@@ -21,6 +21,7 @@ from headrace.runtime.engine import Attempt
 from headrace.runtime.job import CheckpointPolicy, Leases, NoLeases, Program, RunOptions, RunResult
 from headrace.runtime.observer import Event, GuardedObserver, Level, Observer, StopSignal
 from headrace.runtime.progress import Meter
+from headrace.state.backend import StateOptions
 from headrace.state.checkpoint import CheckpointStore
 from headrace.state.stores import JobStore
 
@@ -38,6 +39,7 @@ def run(
     stop: StopSignal,
     clock: Clock | None = None,
     leases: Leases | None = None,
+    state: StateOptions | None = None,
 ) -> RunResult:
     """Run a job until it ends, is stopped, or fails.
 
@@ -73,6 +75,7 @@ def run(
                 clock=clock,
                 meter=meter,
                 leases=leases or NoLeases(),
+                state=state or StateOptions(),
             )
             finished = attempt.run()
         except HeadraceError as error:

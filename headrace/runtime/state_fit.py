@@ -10,6 +10,7 @@ from headrace.kernel.protocols import OperatorInstance, OperatorState
 from headrace.runtime.graph import Graph
 from headrace.runtime.job import Program
 from headrace.runtime.schemas import Schemas
+from headrace.state.backend import StateBackend
 from headrace.state.checkpoint import CheckpointStore
 from headrace.state.records import Checkpoint
 from headrace.state.stores import JobStore
@@ -40,7 +41,11 @@ def refuse_changed(record: Checkpoint, graph: Graph) -> None:
 
 
 def open_operators(
-    graph: Graph, schemas: Schemas, states: Mapping[str, OperatorState], record: Checkpoint | None
+    graph: Graph,
+    schemas: Schemas,
+    states: Mapping[str, OperatorState],
+    record: Checkpoint | None,
+    backend: StateBackend,
 ) -> dict[str, OperatorInstance]:
     """Open every stateful operator, by id, with its state.
 
@@ -51,7 +56,8 @@ def open_operators(
     errors: dict[str, GraphChangedError] = {}
     for node in graph.stateful():
         try:
-            opened[node.id] = node.operator.open(schemas.partials[node.id], states.get(node.id))
+            context = backend.context(f"operator {node.id!r}", states.get(node.id))
+            opened[node.id] = node.operator.open(schemas.partials[node.id], context)
         except GraphChangedError as error:
             errors[node.id] = error
     if record is not None:

@@ -1,9 +1,9 @@
 """Checkpoint records: everything that a job needs to go on, under names that are never used twice.
 
-Layout below the job's blobs: ``epochs/<lineage>/<epoch>-<attempt>/record.json``, ``.../<operator>/<frame>.arrow``, and
-``.../committed.json`` once a run has ended with every sink committed.
-Sinks stage below ``staging/<lineage>/<epoch>-<attempt>/`` (:func:`staging_folder`), so that
-:meth:`CheckpointStore.retire` can collect what no retained record names.
+Layout below the job's blobs: ``epochs/<lineage>/<epoch>-<attempt>/record.json``, ``.../<operator>/<frame>.arrow``,
+``.../<operator>/<name>/<id>.run`` (keyed state; later records name it, too), and ``.../committed.json`` once a run has
+ended with every sink committed. Sinks stage below ``staging/<lineage>/<epoch>-<attempt>/`` (:func:`staging_folder`), so
+that :meth:`CheckpointStore.retire` can collect what no retained record names.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ import polars as pl
 
 from headrace.kernel.errors import DataError, FencedError, NotFoundError, UserError
 from headrace.kernel.protocols import EpochId, Head, Json, OperatorState
-from headrace.state.frames import damaged, frame_from_ipc, frame_to_ipc
+from headrace.state.frames import checked_blob, frame_from_ipc, frame_to_ipc
+from headrace.state.keyed_blobs import KeyedBlobs
 from headrace.state.records import (
     Checkpoint,
     FrameRef,
@@ -31,6 +32,7 @@ from headrace.state.records import (
     encode,
     to_json,
 )
+from headrace.state.runs import RunFolder
 from headrace.state.stores import JobStore
 
 _EPOCH_FOLDER: Final = re.compile(r"(?:epochs|staging)/[^/]+/(\d{12})-[^/]+/")
@@ -69,6 +71,7 @@ class CheckpointStore:
         self._blobs = store.blobs
         self._heads = store.head
         self._job_uid = job_uid
+        self._keyed = KeyedBlobs(store.blobs)
         self._referenced: dict[str, frozenset[str]] = {}
 
     # ------------------------------------------------------------------------------------------------------ head
@@ -183,6 +186,7 @@ class CheckpointStore:
         name = record_name(checkpoint.id)
         folder = name.rpartition("/")[0]
         refs = {key: self._save_operator(folder, key, operator) for key, operator in operators.items()}
+        self._keyed.forget_all_but(refs.values())
         full = replace(checkpoint, operators=refs)
         self._blobs.put(name, encode(full))
         return name, full
@@ -205,27 +209,35 @@ class CheckpointStore:
             )
         return checkpoint
 
-    def restore(self, checkpoint: Checkpoint) -> dict[str, SavedOperator]:
+    def restore(self, checkpoint: Checkpoint, runs: RunFolder) -> dict[str, SavedOperator]:
         """The operators' states of a record, by operator id.
+
+        Args:
+            checkpoint: The record.
+            runs: Where the files of keyed state go.
 
         Raises:
             DataError: A blob is gone or damaged; the message names it.
+            HeadraceError: As :meth:`RunFolder.write`.
         """
         return {
             key: SavedOperator(
                 ref.fingerprint,
                 ref.inputs,
                 OperatorState(
-                    ref.version, ref.values, {name: self._read_frame(frame) for name, frame in ref.frames.items()}
+                    ref.version,
+                    ref.values,
+                    {name: self._read_frame(frame) for name, frame in ref.frames.items()},
+                    self._keyed.restore(ref.keyed, runs),
                 ),
             )
             for key, ref in checkpoint.operators.items()
         }
 
-    def load(self, name: str) -> tuple[Checkpoint, dict[str, SavedOperator]]:
+    def load(self, name: str, runs: RunFolder) -> tuple[Checkpoint, dict[str, SavedOperator]]:
         """:meth:`read` and :meth:`restore` in one."""
         checkpoint = self.read(name)
-        return checkpoint, self.restore(checkpoint)
+        return checkpoint, self.restore(checkpoint, runs)
 
     def note_committed(self, head: Head) -> None:
         """Note that all sinks have committed the head's record: its pre-commits are not needed any more."""
@@ -287,7 +299,8 @@ class CheckpointStore:
             for name, frame in operator.state.frames.items()
         }
         state = operator.state
-        return OperatorStateRef(state.version, operator.fingerprint, operator.inputs, state.values, frames)
+        keyed = self._keyed.save(below, state.keyed)
+        return OperatorStateRef(state.version, operator.fingerprint, operator.inputs, state.values, frames, keyed)
 
     def _save_frame(self, name: str, frame: pl.DataFrame) -> FrameRef:
         data = frame_to_ipc(frame)
@@ -295,15 +308,7 @@ class CheckpointStore:
         return FrameRef(name, len(data), zlib.crc32(data))
 
     def _read_frame(self, ref: FrameRef) -> pl.DataFrame:
-        try:
-            data = self._blobs.get(ref.blob)
-        except NotFoundError as error:
-            raise DataError(
-                f"the state blob {ref.blob} of a checkpoint is gone", detail=error.detail, code="CHECKPOINT_GONE"
-            ) from error
-        if len(data) != ref.nbytes or zlib.crc32(data) != ref.crc32:
-            raise damaged(ref.blob, f"{len(data)} bytes, expected {ref.nbytes}, or another checksum")
-        return frame_from_ipc(data, ref.blob)
+        return frame_from_ipc(checked_blob(self._blobs, ref.blob, ref.nbytes, ref.crc32), ref.blob)
 
 
 def _strings(value: Json) -> Iterator[str]:

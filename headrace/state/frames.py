@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import zlib
 
 import polars as pl
 
-from headrace.kernel.errors import DataError
+from headrace.kernel.errors import DataError, NotFoundError
+from headrace.kernel.protocols import BlobStore
 
 
 def frame_to_ipc(frame: pl.DataFrame) -> bytes:
@@ -26,6 +28,23 @@ def frame_from_ipc(data: bytes, name: str) -> pl.DataFrame:
         return pl.read_ipc(io.BytesIO(data))
     except (pl.exceptions.PolarsError, OSError) as error:
         raise damaged(name, str(error)) from error
+
+
+def checked_blob(blobs: BlobStore, name: str, nbytes: int, crc32: int) -> bytes:
+    """A blob that a record names.
+
+    Raises:
+        DataError: It is gone (``CHECKPOINT_GONE``) or damaged.
+    """
+    try:
+        data = blobs.get(name)
+    except NotFoundError as error:
+        raise DataError(
+            f"the state blob {name} of a checkpoint is gone", detail=error.detail, code="CHECKPOINT_GONE"
+        ) from error
+    if len(data) != nbytes or zlib.crc32(data) != crc32:
+        raise damaged(name, f"{len(data)} bytes, expected {nbytes}, or another checksum")
+    return data
 
 
 def damaged(name: str, detail: str) -> DataError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final
 
 from headrace.kernel.errors import UserError
@@ -13,7 +13,7 @@ from headrace.kernel.protocols import EpochId, Json, OperatorState, Position, Pr
 from headrace.state.frames import damaged
 
 FORMAT: Final = "headrace-checkpoint"
-FORMAT_VERSION: Final = 2
+FORMAT_VERSION: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +26,45 @@ class FrameRef:
 
 
 @dataclass(frozen=True, slots=True)
+class RunRef:
+    """The rows of a run from ``start`` up to (not including) ``stop``; several records name the run's one blob."""
+
+    id: str
+    blob: str
+    nbytes: int
+    crc32: int
+    rows: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedRef:
+    """Keyed state as the record keeps it (:class:`headrace.kernel.keyed.KeyedSnapshot`).
+
+    Attributes:
+        columns: An Arrow IPC file without rows that has the columns, base64.
+    """
+
+    version: int
+    columns: str
+    key: Sequence[str]
+    within: Sequence[str]
+    probe: str
+    rows: int
+    parts: Sequence[Sequence[RunRef]]
+
+
+@dataclass(frozen=True, slots=True)
 class OperatorStateRef:
-    """An operator's state as the record keeps it: small values inline, frames by reference."""
+    """An operator's state as the record keeps it: small values inline, the rest by reference."""
 
     version: int
     fingerprint: str
     inputs: Sequence[str]
     values: Mapping[str, Json] = field(default_factory=dict)
     frames: Mapping[str, FrameRef] = field(default_factory=dict)
+    keyed: Mapping[str, KeyedRef] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +169,8 @@ def to_json(checkpoint: Checkpoint) -> dict[str, Any]:
             "fingerprint": ref.fingerprint,
             "inputs": list(ref.inputs),
             "values": ref.values,
-            "frames": {
-                name: {"blob": frame.blob, "nbytes": frame.nbytes, "crc32": frame.crc32}
-                for name, frame in ref.frames.items()
-            },
+            "frames": {name: asdict(frame) for name, frame in ref.frames.items()},
+            "keyed": {name: asdict(keyed) for name, keyed in ref.keyed.items()},
         }
         for key, ref in checkpoint.operators.items()
     }
@@ -156,10 +185,16 @@ def _from_json(value: dict[str, Any]) -> Checkpoint:
             tuple(ref["inputs"]),
             ref["values"],
             {name: FrameRef(**frame) for name, frame in ref["frames"].items()},
+            {name: _keyed(keyed) for name, keyed in ref["keyed"].items()},
         )
         for key, ref in value["operators"].items()
     }
     return Checkpoint(**{**value, "operators": operators, "dropped": tuple(value["dropped"])})
+
+
+def _keyed(value: dict[str, Any]) -> KeyedRef:
+    parts = tuple(tuple(RunRef(**run) for run in part) for part in value["parts"])
+    return KeyedRef(**{**value, "key": tuple(value["key"]), "within": tuple(value["within"]), "parts": parts})
 
 
 def _mapping(value: Any) -> Any:

@@ -19,6 +19,7 @@ from headrace.kernel.errors import DataError, FencedError, UserError
 from headrace.kernel.protocols import Head, Json, OperatorState
 from headrace.state.checkpoint import CheckpointStore, record_name, staging_folder
 from headrace.state.records import Checkpoint, OperatorStateRef, SavedOperator, decode, encode
+from headrace.state.runs import RunFolder
 from headrace.state.stores import JobStore, open_store
 
 KEYS = pl.DataFrame(
@@ -77,7 +78,7 @@ def test_what_is_saved_comes_back(checkpoints: CheckpointStore) -> None:
     name, full = checkpoints.save(first, {"../window 1": saved(frames), "other": saved({})})
     assert name == record_name(first.id) == "epochs/l/000000000007-a/record.json"
 
-    found, operators = checkpoints.load(name)
+    found, operators = checkpoints.load(name, RunFolder())
     assert found == full
     assert encode(found) == encode(full)
     assert found.positions["flights"]["id"] == 9007199254740993
@@ -152,7 +153,7 @@ def test_a_damaged_or_lost_state_blob_is_named(
     if damage is not None:
         store.blobs.put(blob, damage)
     with pytest.raises(DataError, match=r"000000000001-a/window/keys\.arrow"):
-        checkpoints.load(name)
+        checkpoints.load(name, RunFolder())
 
 
 def test_acquire_gives_the_last_decided_record(checkpoints: CheckpointStore, store: JobStore) -> None:
@@ -205,7 +206,7 @@ def test_retire_keeps_the_newest_epochs_and_what_they_name(checkpoints: Checkpoi
     folders = {name.split("/")[2] for name in left if name.startswith("epochs/")}
     assert folders == {"000000000004-a4", "000000000005-a5", "000000000006-zombie"}
     assert checkpoints.retire(head, 2) == 0
-    checkpoints.load(head.record or "")
+    checkpoints.load(head.record or "", RunFolder())
 
     head = run(checkpoints, head, 6)
     head = run(checkpoints, head, 7)

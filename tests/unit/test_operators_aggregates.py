@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.testing import operator_context
 from operators.aggregates import aggregate, count, maximum, mean, minimum, total
 from operators.window import TumblingWindow
 
@@ -20,7 +21,7 @@ def compute(written, values: pl.Series, cuts=()):
     """The aggregate of all values, fed in pieces that end at ``cuts``."""
     operator = TumblingWindow("w", "t", 10, {"out": written})
     frame = pl.DataFrame({"t": pl.Series([0] * len(values)).cast(pl.Datetime("us")), "x": values})
-    instance = operator.open(operator.partial(frame.clear().lazy()).collect_schema(), None)
+    instance = operator.open(operator.partial(frame.clear().lazy()).collect_schema(), operator_context())
     edges = [0, *sorted(cuts), len(values)]
     for start, end in itertools.pairwise(edges):
         instance.process(operator.partial(frame[start:end].lazy()).collect())
@@ -134,7 +135,7 @@ def test_polars_arguments_do_not_share_state_with_text_of_the_same_name() -> Non
     operator = TumblingWindow("w", "t", 10, {"y": total(pl.col("x") + 1), "z": "sum(y)"})
     frame = pl.DataFrame({"t": pl.Series([0]).cast(pl.Datetime("us")), "x": [1], "y": [5]})
     partials = operator.partial(frame.lazy()).collect()
-    instance = operator.open(partials.schema, None)
+    instance = operator.open(partials.schema, operator_context())
     instance.process(partials)
     assert instance.drain()["main"].select("y", "z").row(0) == (2, 5)
 

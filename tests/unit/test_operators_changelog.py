@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import polars as pl
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from headrace.kernel import columns
 from headrace.kernel.errors import DataError, GraphChangedError, SpecError
 from headrace.kernel.protocols import MAIN, Determinism, OperatorState, StatefulOperator
+from headrace.testing import operator_context
 from operators.changelog import ChangelogNormalize
 from operators.keyed_aggregate import KeyedAggregate
 
@@ -30,7 +32,7 @@ class Running:
     def __init__(self, operator: StatefulOperator, schema: pl.Schema, state: OperatorState | None = None) -> None:
         self.operator, self.schema = operator, schema
         empty = operator.partial(pl.LazyFrame(schema=schema))
-        self.instance = operator.open(empty.collect_schema(), state)
+        self.instance = operator.open(empty.collect_schema(), operator_context(state))
 
     def feed(self, frame: pl.DataFrame) -> pl.DataFrame | None:
         return self.instance.process(self.operator.partial(frame.lazy()).collect()).get(MAIN)
@@ -103,7 +105,7 @@ def test_state_of_other_columns_is_refused() -> None:
     with pytest.raises(GraphChangedError):
         Running(ChangelogNormalize("log", ["k"], ["k"]), VERSIONS, state)
     with pytest.raises(GraphChangedError):
-        Running(NORMALIZE, VERSIONS, OperatorState(99, {}, state.frames))
+        Running(NORMALIZE, VERSIONS, OperatorState(99, keyed={"rows": replace(state.keyed["rows"], version=99)}))
     assert NORMALIZE.determinism is Determinism.EXACT_TABLE
 
 

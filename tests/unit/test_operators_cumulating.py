@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from headrace.kernel.errors import SpecError
 from headrace.kernel.protocols import MAIN, Determinism
+from headrace.testing import operator_context
 from operators.window import CumulatingWindow
 from tests.windows import AGGREGATES, CUTS, NAMES, RESTARTS, ROWS, Row, aggregated, frame_of, play, tail_of
 
@@ -52,7 +53,7 @@ def test_history_then_tail_equals_the_model_whatever_the_cut(
 
 def test_a_key_is_given_out_for_every_longer_window_of_its_row() -> None:
     operator = cumulating(30, 10)
-    instance = operator.open(operator.partial(frame_of([]).lazy()).collect_schema(), None)
+    instance = operator.open(operator.partial(frame_of([]).lazy()).collect_schema(), operator_context())
     instance.process(operator.partial(frame_of([Row(1, "a"), Row(12, "b"), Row(31, "a")]).lazy()).collect())
     out = instance.advance(20)[MAIN]
     assert out.select("k", "window_start", "window_end", "n").with_columns(

@@ -13,6 +13,7 @@ from polars.testing import assert_frame_equal
 from headrace.kernel import columns
 from headrace.kernel.errors import GraphChangedError, SpecError
 from headrace.kernel.protocols import MAIN, Determinism
+from headrace.testing import operator_context
 from operators.dedup import Dedup
 from tests.windows import CUTS, RESTARTS, Row, frame_of, pieces, stored, tail_of
 
@@ -58,7 +59,7 @@ def test_history_then_tail_equals_the_model_whatever_the_cut(
     operator = dedup(keep, ttl, allowed_lateness_us=lateness)
     arriving = tail_of(tail, bound)
     schema = operator.partial(frame_of([], []).lazy()).collect_schema()
-    instance = operator.open(schema, None)
+    instance = operator.open(schema, operator_context())
     out, late, steps, promised = [], [], itertools.count(), None
 
     def step(frame: pl.DataFrame, watermark: int) -> None:
@@ -72,7 +73,7 @@ def test_history_then_tail_equals_the_model_whatever_the_cut(
         assert promised is None or promised <= outgoing <= watermark
         promised = outgoing
         if next(steps) in restarts:
-            instance = operator.open(schema, stored(instance.snapshot()))
+            instance = operator.open(schema, operator_context(stored(instance.snapshot())))
 
     lower = min((row.t for row in history), default=0) - 1
     for piece in pieces(history, cuts):
@@ -112,7 +113,7 @@ def test_ops_02_the_same_row_whatever_engine_and_wherever_the_switch(keep) -> No
         ([n // 2, n], "streaming"),
         ([1, 9000, n], "in-memory"),
     ]:
-        instance, low = operator.open(schema, None), 0
+        instance, low = operator.open(schema, operator_context()), 0
         for high in cuts:
             piece = frame[low:high].sample(fraction=1, shuffle=True, seed=high)
             instance.process(operator.partial(piece.lazy()).collect(engine=engine))
@@ -123,11 +124,11 @@ def test_ops_02_the_same_row_whatever_engine_and_wherever_the_switch(keep) -> No
 def test_a_key_of_the_history_that_comes_again_in_the_tail_is_one_row() -> None:
     operator = dedup()
     schema = operator.partial(frame_of([]).lazy()).collect_schema()
-    instance = operator.open(schema, None)
+    instance = operator.open(schema, operator_context())
     instance.process(operator.partial(frame_of([Row(5, "a", 1)]).lazy()).collect())
     assert instance.advance(5) == {}
     assert instance.advance(6)[MAIN]["x"].to_list() == [1]
-    resumed = operator.open(schema, stored(instance.snapshot()))
+    resumed = operator.open(schema, operator_context(stored(instance.snapshot())))
     resumed.process(operator.partial(frame_of([Row(9, "a", 2), Row(9, "b", 3)]).lazy()).collect())
     assert resumed.drain()[MAIN]["x"].to_list() == [3]
     resumed.process(operator.partial(frame_of([Row(8, "c", 4)]).lazy()).collect())
@@ -138,7 +139,7 @@ def test_a_key_of_the_history_that_comes_again_in_the_tail_is_one_row() -> None:
 def test_known_keys_are_forgotten_after_the_ttl() -> None:
     operator = dedup(ttl=10)
     schema = operator.partial(frame_of([]).lazy()).collect_schema()
-    instance = operator.open(schema, None)
+    instance = operator.open(schema, operator_context())
     for t, held in [(0, 1), (9, 1), (19, 1), (40, 1)]:
         instance.process(operator.partial(frame_of([Row(t, "a", t)]).lazy()).collect())
         emitted = instance.advance(t + 1)
@@ -157,7 +158,7 @@ def test_rows_without_event_time_leave_late_and_columns_come_back_as_they_were()
     assert operator.late(timeless.lazy()).collect().height == 1
     partials = operator.partial(timeless.lazy()).collect()
     assert operator.leaves_out(partials)
-    instance = operator.open(partials.schema, None)
+    instance = operator.open(partials.schema, operator_context())
     instance.process(partials)
     assert instance.counts["null_event_time"] == 1
 
@@ -171,7 +172,7 @@ def test_rows_of_one_time_are_told_apart_by_nested_columns_too(engine, keep) -> 
     operator = dedup(keep, None if keep == "first" else 5)
     found = []
     for order in ([0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]):
-        instance = operator.open(operator.partial(rows.clear().lazy()).collect_schema(), None)
+        instance = operator.open(operator.partial(rows.clear().lazy()).collect_schema(), operator_context())
         for at in order:
             instance.process(operator.partial(rows[at : at + 1].lazy()).collect(engine=engine))
         found.append(instance.drain()[MAIN])
@@ -187,10 +188,10 @@ def test_state_and_fingerprint_are_bound_to_the_definition() -> None:
     assert len({base.fingerprint, *(other.fingerprint for other in others)}) == 5
     assert base.determinism is Determinism.EXACT
     schema = base.partial(frame_of([]).lazy()).collect_schema()
-    state = base.open(schema, None).snapshot()
+    state = base.open(schema, operator_context()).snapshot()
     other = base.partial(frame_of([]).with_columns(more=pl.lit(1)).lazy()).collect_schema()
     with pytest.raises(GraphChangedError, match="does not fit"):
-        base.open(other, state)
+        base.open(other, operator_context(state))
 
 
 @pytest.mark.parametrize(

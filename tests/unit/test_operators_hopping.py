@@ -14,6 +14,7 @@ from polars.testing import assert_frame_equal
 from headrace.kernel import columns
 from headrace.kernel.errors import GraphChangedError, SpecError
 from headrace.kernel.protocols import MAIN, Determinism
+from headrace.testing import operator_context
 from operators.window import HoppingWindow
 from tests.windows import (
     AGGREGATES,
@@ -79,11 +80,13 @@ def test_history_then_tail_equals_the_model_whatever_the_cut(
 def test_win_03_every_row_is_in_all_its_windows_however_it_is_cut(cut) -> None:
     rows = [Row(minute * MINUTE, "a") for minute in (1, 4, 7, 12)]
     operator = hopping(10 * MINUTE, 5 * MINUTE)
-    instance = operator.open(operator.partial(frame_of([]).lazy()).collect_schema(), None)
+    instance = operator.open(operator.partial(frame_of([]).lazy()).collect_schema(), operator_context())
     edges = [0, *cut] if 4 in cut else [0, *cut, 4]
     for low, high in itertools.pairwise(edges):
         instance.process(operator.partial(frame_of(rows[low:high]).lazy()).collect())
-        instance = operator.open(operator.partial(frame_of([]).lazy()).collect_schema(), stored(instance.snapshot()))
+        instance = operator.open(
+            operator.partial(frame_of([]).lazy()).collect_schema(), operator_context(stored(instance.snapshot()))
+        )
     out = instance.drain()[MAIN]
     starts = [start // MINUTE for start in out["window_start"].to_physical()]
     assert dict(zip(starts, out["n"], strict=True)) == {-5: 2, 0: 3, 5: 2, 10: 1}
@@ -93,7 +96,7 @@ def test_a_row_counts_only_in_windows_that_were_open_at_its_own_watermark() -> N
     operator = hopping(10, 5)
     frame = frame_of([Row(7, "a"), Row(7, "a"), Row(7, "a")], [None, 12, 15])
     assert operator.late(frame.lazy()).collect().height == 1
-    instance = operator.open(operator.partial(frame.lazy()).collect_schema(), None)
+    instance = operator.open(operator.partial(frame.lazy()).collect_schema(), operator_context())
     instance.process(operator.partial(frame.lazy()).collect())
     out = instance.drain()[MAIN]
     assert dict(zip(out["window_start"].to_physical(), out["n"], strict=True)) == {0: 1, 5: 2}
@@ -127,7 +130,7 @@ def test_rows_without_event_time_leave_late() -> None:
     assert operator.late(frame.lazy()).collect().height == 1
     partials = operator.partial(frame.drop(columns.ROW_WATERMARK).lazy()).collect()
     assert operator.leaves_out(partials)
-    instance = operator.open(partials.schema, None)
+    instance = operator.open(partials.schema, operator_context())
     instance.process(partials)
     assert instance.counts["null_event_time"] == 1
     assert instance.drain() == {}
@@ -140,9 +143,9 @@ def test_state_and_fingerprint_are_bound_to_the_definition() -> None:
     assert len({base.fingerprint, *(other.fingerprint for other in others)}) == 5
     assert hopping(10, 5, 5).fingerprint == base.fingerprint
     schema = base.partial(frame_of([]).lazy()).collect_schema()
-    state = base.open(schema, None).snapshot()
+    state = base.open(schema, operator_context()).snapshot()
     with pytest.raises(GraphChangedError, match="does not fit"):
-        base.open(pl.Schema({**schema, "more": pl.Int8()}), state)
+        base.open(pl.Schema({**schema, "more": pl.Int8()}), operator_context(state))
 
 
 @pytest.mark.parametrize(
@@ -163,7 +166,7 @@ def test_definitions_that_cannot_be_are_refused(make, message) -> None:
 @pytest.mark.parametrize("watermark", [-(2**63), -(2**63) + 5])
 def test_a_watermark_before_all_time_closes_nothing(watermark) -> None:
     operator = hopping(10, 5, allowed_lateness_us=30)
-    instance = operator.open(operator.partial(frame_of([]).lazy()).collect_schema(), None)
+    instance = operator.open(operator.partial(frame_of([]).lazy()).collect_schema(), operator_context())
     assert instance.advance(watermark) == {}
     instance.process(operator.partial(frame_of([Row(7, "a")]).lazy()).collect())
     assert instance.advance(watermark + 1) == {}

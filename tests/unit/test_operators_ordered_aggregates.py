@@ -14,6 +14,7 @@ from polars.testing import assert_frame_equal
 from headrace.kernel import columns
 from headrace.kernel.errors import SpecError
 from headrace.kernel.protocols import MAIN, Determinism
+from headrace.testing import operator_context
 from operators.aggregates import aggregate, arg_max, arg_min, collected, count_distinct, first, last, quantile
 from operators.keyed_aggregate import KeyedAggregate
 from operators.window import HoppingWindow, TumblingWindow
@@ -85,11 +86,11 @@ def model(given) -> dict:
 
 def run(operator, given, cuts, restart) -> pl.DataFrame | None:
     schema = operator.partial(frame_of([]).lazy()).collect_schema()
-    instance = operator.open(schema, None)
+    instance = operator.open(schema, operator_context())
     for number, piece in enumerate(pieces(given, cuts)):
         instance.process(operator.partial(frame_of(piece).lazy()).collect())
         if number == restart:
-            instance = operator.open(schema, stored(instance.snapshot()))
+            instance = operator.open(schema, operator_context(stored(instance.snapshot())))
     return instance.drain().get(MAIN)
 
 
@@ -134,7 +135,7 @@ def test_engines_agree() -> None:
     both = [operator.partial(frame_of(given).lazy()).collect(engine=engine) for engine in ("in-memory", "streaming")]
     outs = []
     for partials in both:
-        instance = operator.open(partials.schema, None)
+        instance = operator.open(partials.schema, operator_context())
         instance.process(partials)
         outs.append(instance.drain()[MAIN])
     assert_frame_equal(*outs)

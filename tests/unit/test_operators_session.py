@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from headrace.kernel.errors import GraphChangedError, SpecError
 from headrace.kernel.protocols import MAIN, Determinism, OperatorState
+from headrace.testing import operator_context
 from operators.session import SessionWindow
 from tests.windows import AGGREGATES, CUTS, NAMES, RESTARTS, ROWS, Row, aggregated, frame_of, play, stored, tail_of
 
@@ -69,7 +70,7 @@ def test_win_05_a_row_that_bridges_two_sessions_makes_one_of_them(order, restart
 
 def test_a_session_is_given_out_when_the_watermark_reaches_its_end_and_not_before() -> None:
     operator = session(10, by=[])
-    instance = operator.open(operator.partial(frame_of([]).lazy()).collect_schema(), None)
+    instance = operator.open(operator.partial(frame_of([]).lazy()).collect_schema(), operator_context())
     instance.process(operator.partial(frame_of([Row(5), Row(14)]).lazy()).collect())
     assert instance.advance(23) == {}
     assert instance.outgoing_watermark(23) == 5
@@ -81,10 +82,12 @@ def test_a_session_is_given_out_when_the_watermark_reaches_its_end_and_not_befor
 
 def test_a_drained_session_is_never_given_out_again() -> None:
     operator = session(10)
-    instance = operator.open(operator.partial(frame_of([]).lazy()).collect_schema(), None)
+    instance = operator.open(operator.partial(frame_of([]).lazy()).collect_schema(), operator_context())
     instance.process(operator.partial(frame_of([Row(5, "a"), Row(25, "b")]).lazy()).collect())
     assert instance.drain()[MAIN].height == 2
-    resumed = operator.open(operator.partial(frame_of([]).lazy()).collect_schema(), stored(instance.snapshot()))
+    resumed = operator.open(
+        operator.partial(frame_of([]).lazy()).collect_schema(), operator_context(stored(instance.snapshot()))
+    )
     resumed.process(operator.partial(frame_of([Row(6, "a"), Row(35, "a")]).lazy()).collect())
     assert resumed.counts["dropped_late"] == 1
     assert resumed.drain()[MAIN]["window_start"].to_physical().to_list() == [35]
@@ -96,9 +99,9 @@ def test_state_and_fingerprint_are_bound_to_the_definition() -> None:
     assert len({base.fingerprint, *(other.fingerprint for other in others)}) == 4
     assert base.determinism is Determinism.EXACT
     schema = base.partial(frame_of([]).lazy()).collect_schema()
-    state = base.open(schema, None).snapshot()
+    state = base.open(schema, operator_context()).snapshot()
     with pytest.raises(GraphChangedError, match="version 9"):
-        base.open(schema, OperatorState(9, state.values, state.frames))
+        base.open(schema, operator_context(OperatorState(9, state.values, state.frames)))
 
 
 @pytest.mark.parametrize(

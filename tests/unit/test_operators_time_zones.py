@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.kernel.protocols import MAIN
+from headrace.testing import operator_context
 from operators.time_scales import ZoneDays
 from operators.window import CumulatingWindow, HoppingWindow, TumblingWindow
 
@@ -29,7 +30,7 @@ ZONES = [
 
 def counted(operator, times: list[datetime]) -> list[tuple[datetime, datetime, int]]:
     frame = pl.DataFrame({"t": times}, schema={"t": pl.Datetime("us", "UTC")})
-    instance = operator.open(operator.partial(frame.clear().lazy()).collect_schema(), None)
+    instance = operator.open(operator.partial(frame.clear().lazy()).collect_schema(), operator_context())
     instance.process(operator.partial(frame.lazy()).collect())
     return instance.drain()[MAIN].rows()
 

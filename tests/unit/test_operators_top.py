@@ -12,6 +12,7 @@ from polars.testing import assert_frame_equal
 
 from headrace.kernel.errors import SpecError
 from headrace.kernel.protocols import MAIN, Determinism
+from headrace.testing import operator_context
 from operators.top import TopN
 from operators.window import HoppingWindow
 from tests.windows import CUTS, RESTARTS, Row, frame_of, pieces, stored, tail_of
@@ -40,7 +41,7 @@ def test_history_then_tail_equals_the_model_whatever_the_cut(history, tail, cuts
     operator = top(n, allowed_lateness_us=lateness)
     arriving = tail_of(tail, bound)
     schema = operator.partial(frame_of([], []).lazy()).collect_schema()
-    instance = operator.open(schema, None)
+    instance = operator.open(schema, operator_context())
     out, late, steps = [], [], itertools.count()
 
     def take(rows: pl.DataFrame) -> None:
@@ -53,7 +54,7 @@ def test_history_then_tail_equals_the_model_whatever_the_cut(history, tail, cuts
         for rows in instance.advance(watermark).values():
             take(rows)
         if next(steps) in restarts:
-            instance = operator.open(schema, stored(instance.snapshot()))
+            instance = operator.open(schema, operator_context(stored(instance.snapshot())))
 
     lower = min((row.t for row in history), default=0) - 1
     for piece in pieces(history, cuts):
@@ -76,9 +77,9 @@ def test_the_best_of_each_window_behind_a_window() -> None:
     rows = [Row(t, "abc"[t % 3], t % 5) for t in range(40)]
     window = HoppingWindow("w", "t", 20, 10, {"s": "sum(x)"}, by=["k"])
     best = TopN("b", "window_start", 1, [("s", True), ("k", False)])
-    upstream = window.open(window.partial(frame_of([]).lazy()).collect_schema(), None)
+    upstream = window.open(window.partial(frame_of([]).lazy()).collect_schema(), operator_context())
     seen = pl.DataFrame(schema=window.output_schema(window.partial(frame_of([]).lazy()).collect_schema()))
-    downstream = best.open(best.partial(seen.lazy()).collect_schema(), None)
+    downstream = best.open(best.partial(seen.lazy()).collect_schema(), operator_context())
     out = []
     for piece in pieces(rows, [7, 19, 31]):
         upstream.process(window.partial(frame_of(piece).lazy()).collect())
@@ -101,7 +102,7 @@ def test_engines_agree_and_ties_are_broken_by_what_rows_hold() -> None:
     operator = top(5, 100)
     outs = []
     for engine, piece in [("in-memory", rows), ("streaming", rows[::-1])]:
-        instance = operator.open(operator.partial(frame_of([]).lazy()).collect_schema(), None)
+        instance = operator.open(operator.partial(frame_of([]).lazy()).collect_schema(), operator_context())
         instance.process(operator.partial(frame_of(piece).lazy()).collect(engine=engine))
         outs.append(instance.drain()[MAIN])
     assert_frame_equal(*outs)

@@ -11,6 +11,7 @@ from polars.testing import assert_frame_equal
 from headrace.kernel import columns
 from headrace.kernel.errors import GraphChangedError, SchemaError, SpecError
 from headrace.kernel.protocols import LATE, MAIN, Determinism, OperatorState
+from headrace.testing import operator_context
 from operators.window import TumblingWindow
 from operators.window_instance import SlicedInstance
 
@@ -34,7 +35,7 @@ def rows(seconds, row_watermark=None, **more) -> pl.DataFrame:
 
 
 def opened(operator: TumblingWindow, frame: pl.DataFrame, state: OperatorState | None = None) -> SlicedInstance:
-    return operator.open(operator.partial(frame.clear().lazy()).collect_schema(), state)
+    return operator.open(operator.partial(frame.clear().lazy()).collect_schema(), operator_context(state))
 
 
 def feed(instance: SlicedInstance, operator: TumblingWindow, frame: pl.DataFrame) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from headrace.kernel import columns
 from headrace.kernel.protocols import MAIN, OperatorState
+from headrace.testing import operator_context
 from operators.window import TumblingWindow
 
 SIZE, OFFSET = 10, 3
@@ -113,12 +114,12 @@ CUTS = st.lists(st.integers(0, 50), max_size=6)
 @settings(max_examples=100, deadline=None)
 @given(ROWS, CUTS, st.randoms(use_true_random=False))
 def test_batches_and_order_do_not_matter(rows: list[Row], cuts: list[int], random) -> None:
-    whole = operator().open(operator().partial(frame_of([]).lazy()).collect_schema(), None)
+    whole = operator().open(operator().partial(frame_of([]).lazy()).collect_schema(), operator_context())
     whole.process(operator().partial(frame_of(rows).lazy()).collect())
     expected = whole.drain().get(MAIN)
     shuffled = list(rows)
     random.shuffle(shuffled)
-    cut = operator().open(operator().partial(frame_of([]).lazy()).collect_schema(), None)
+    cut = operator().open(operator().partial(frame_of([]).lazy()).collect_schema(), operator_context())
     for piece in pieces(shuffled, cuts):
         cut.process(operator().partial(frame_of(piece).lazy()).collect())
     found = cut.drain().get(MAIN)
@@ -149,7 +150,7 @@ def test_history_then_tail_equals_the_model_whatever_the_cut(
 
     window = operator()
     schema = window.partial(frame_of([], []).lazy()).collect_schema()
-    instance = window.open(schema, None)
+    instance = window.open(schema, operator_context())
     emitted, left_out, steps = [], [], 0
 
     def step(frame: pl.DataFrame, watermark: int) -> None:
@@ -159,7 +160,7 @@ def test_history_then_tail_equals_the_model_whatever_the_cut(
         emitted.extend(instance.advance(watermark).values())
         assert all((f["window_start"].to_physical() + SIZE <= watermark).all() for f in emitted)
         if steps in restarts:
-            instance = window.open(schema, stored(instance.snapshot()))
+            instance = window.open(schema, operator_context(stored(instance.snapshot())))
         steps += 1
 
     lower = min((row.t for row in history), default=0) - 1
@@ -201,7 +202,7 @@ def test_start_is_at_or_before_the_time_and_end_behind_it(t: int, size: int, off
 def test_watermarks_hold_for_a_window_of_windows(times: list[int], bound: int) -> None:
     """Nothing that a window gives out later lies below the outgoing watermark it promised."""
     window = operator()
-    instance = window.open(window.partial(frame_of([]).lazy()).collect_schema(), None)
+    instance = window.open(window.partial(frame_of([]).lazy()).collect_schema(), operator_context())
     highest, promised = None, None
     for t in times:
         highest = t if highest is None else max(highest, t)

@@ -1,0 +1,73 @@
+"""Hands keyed state to operators: one backend for each attempt at a job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from headrace.kernel.keyed import KeyedLayout, KeyedState, KeyGroups
+from headrace.kernel.protocols import OperatorState
+from headrace.state.keyed import KeyedStore, MemoryBudget
+from headrace.state.runs import RunFolder
+
+DEFAULT_MEMORY: Final = 512 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class StateOptions:
+    """How much memory the keyed state of a job may take, and where it spills to.
+
+    Attributes:
+        memory: Bytes, for all operators together.
+        folder: On a local disk; None: the system's folder for temporary files.
+    """
+
+    memory: int = DEFAULT_MEMORY
+    folder: Path | None = None
+
+
+class StateBackend:
+    """The keyed state of one attempt.
+
+    Args:
+        options: Memory and folder.
+    """
+
+    def __init__(self, options: StateOptions | None = None) -> None:
+        options = options or StateOptions()
+        self.runs = RunFolder(options.folder)
+        self._budget = MemoryBudget(options.memory)
+
+    def context(self, where: str, state: OperatorState | None = None) -> StateContext:
+        """What an operator is opened with.
+
+        Args:
+            where: Names the operator in error messages.
+            state: Where it resumes.
+        """
+        return StateContext(where, self.runs, self._budget, state)
+
+    def close(self) -> None:
+        """Remove what lies on the local disk."""
+        self.runs.close()
+
+
+@dataclass(frozen=True, slots=True)
+class StateContext:
+    """Implements :class:`headrace.kernel.protocols.OperatorContext`."""
+
+    where: str
+    runs: RunFolder
+    budget: MemoryBudget
+    state: OperatorState | None = None
+    key_groups: KeyGroups = field(default_factory=KeyGroups)
+
+    def keyed(self, layout: KeyedLayout) -> KeyedState:
+        """See :meth:`headrace.kernel.protocols.OperatorContext.keyed`."""
+        snapshot = self.state.keyed.get(layout.name) if self.state else None
+        return KeyedStore(layout, self.runs, self.budget, self.where, snapshot, self.key_groups)
+
+    def narrowed(self, key_groups: KeyGroups, state: OperatorState | None) -> StateContext:
+        """See :meth:`headrace.kernel.protocols.OperatorContext.narrowed`."""
+        return StateContext(self.where, self.runs, self.budget, state, key_groups)

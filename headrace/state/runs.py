@@ -1,0 +1,153 @@
+"""The folder on the local disk where keyed state lies while a job runs: immutable Arrow IPC files, mapped, not read.
+
+Nothing in it is needed after the process has ended. A folder belongs to one attempt, which holds a lock in it; what
+killed attempts have left behind is removed by the next one that works in the same place.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import io
+import os
+import shutil
+import tempfile
+import uuid
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+import polars as pl
+import pyarrow as pa
+
+from headrace.kernel.errors import AccessDeniedError, ConfigError, HeadraceError, UnavailableError
+from headrace.kernel.keyed import RunFile
+from headrace.state.frames import damaged
+
+_PREFIX: Final = "headrace-state-"
+_LOCK: Final = "lock"
+
+
+class RunFolder:
+    """Writes and maps run files. Used by one thread; makes nothing on disk before it is needed.
+
+    Args:
+        parent: Where; None: the system's folder for temporary files.
+    """
+
+    def __init__(self, parent: Path | None = None) -> None:
+        self._parent = parent or Path(tempfile.gettempdir())
+        self._folder: Path | None = None
+        self._finalizer: Callable[[], object] | None = None
+
+    def write(self, rows: pl.DataFrame) -> RunFile:
+        """Write rows as a new file.
+
+        Raises:
+            AccessDeniedError: The folder cannot be written.
+            UnavailableError: The disk is full (``DISK_FULL``).
+        """
+        out = io.BytesIO()
+        rows.write_ipc(out, compression="uncompressed", record_batch_size=max(rows.height, 1))
+        return self.add(uuid.uuid4().hex, out.getbuffer(), rows.height)
+
+    def add(self, run_id: str, data: bytes | memoryview, rows: int) -> RunFile:
+        """Take in the content of a run file; raises as :meth:`write`."""
+        with self._mapped():
+            path = self._open() / f"{run_id}-{uuid.uuid4().hex[:8]}.arrow"
+            try:
+                path.write_bytes(data)
+            except OSError:
+                path.unlink(missing_ok=True)
+                raise
+        file = RunFile(run_id, path, rows, len(data))
+        weakref.finalize(file, self._remove, path)
+        return file
+
+    def close(self) -> None:
+        """Remove everything. Frames that are mapped stay readable."""
+        if self._finalizer is not None:
+            self._finalizer()
+            self._finalizer = self._folder = None
+
+    def _remove(self, path: Path) -> None:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+
+    def _open(self) -> Path:
+        if self._folder is None:
+            self._parent.mkdir(parents=True, exist_ok=True)
+            _remove_abandoned(self._parent)
+            self._folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=self._parent))
+            lock = os.open(self._folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            # Each file's finalizer holds this folder, so that it goes when the last of its files has gone.
+            self._finalizer = weakref.finalize(self, _remove_folder, self._folder, lock)
+        return self._folder
+
+    @contextmanager
+    def _mapped(self) -> Iterator[None]:
+        """The one place where errors of this folder become Headrace's."""
+        try:
+            yield
+        except HeadraceError:
+            raise
+        except (PermissionError, NotADirectoryError, FileExistsError) as error:
+            raise AccessDeniedError(
+                f"state cannot be kept in the folder {self._parent}",
+                detail=str(error),
+                hint="check its owner and mode, or name another folder under state.dir",
+            ) from error
+        except OSError as error:
+            full = error.errno in {errno.ENOSPC, errno.EDQUOT}
+            raise UnavailableError(
+                f"state cannot be kept in the folder {self._parent}",
+                detail=str(error),
+                hint="the disk is full: make room, or name a folder on a larger one under state.dir" if full else "",
+                code="DISK_FULL" if full else "",
+            ) from error
+
+
+def mapped_rows(path: Path) -> pl.DataFrame:
+    """The rows of a run file, mapped into memory: what is not touched is not read.
+
+    Raises:
+        DataError: It is not an Arrow IPC file.
+    """
+    try:
+        with pa.memory_map(str(path)) as source:
+            table = pa.ipc.open_file(source).read_all()
+    except (pa.ArrowInvalid, OSError) as error:
+        raise damaged(path.name, str(error)) from error
+    frame = pl.from_arrow(table, rechunk=False)
+    if isinstance(frame, pl.DataFrame):
+        return frame
+    raise damaged(path.name, "it holds no table")
+
+
+def check_folder(folder: Path) -> None:
+    """Check, before a job runs, that state could be kept in a folder that the user has named.
+
+    Raises:
+        ConfigError: It is there and is no folder.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"state.dir {folder} is not a folder", hint="name a folder on a local disk")
+
+
+def _remove_folder(folder: Path, lock: int) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    os.close(lock)
+
+
+def _remove_abandoned(parent: Path) -> None:
+    for folder in parent.glob(f"{_PREFIX}*"):
+        with suppress(OSError):
+            lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(lock)
