@@ -38,6 +38,8 @@ class HybridSource:
         fail_on_error: A record that cannot be decoded ends the job; else it leaves through the port ``errors``.
         clock: For idleness.
         policy: What happens at the seam beyond the single switch.
+        concurrency: Splits of the history that are read at once, if the request says how they are computed. 0: each is
+            computed when it has been handed out.
     """
 
     name: str
@@ -48,6 +50,7 @@ class HybridSource:
     fail_on_error: bool = True
     clock: Clock = field(default_factory=SystemClock)
     policy: HandoverPolicy = field(default_factory=HandoverPolicy)
+    concurrency: int = 0
 
     def open(self, request: ReadRequest, position: Position | None) -> HybridReader:
         """See :meth:`headrace.kernel.protocols.Source.open`."""

@@ -11,7 +11,7 @@ What is decided at a passage is in the position of the batch that carries it, be
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -27,6 +27,7 @@ from hybrid_source.history_sequence import increment_of, with_last
 from hybrid_source.hybrid_position import HybridPosition, LakeRead, Offsets, Switch, SwitchKind
 from hybrid_source.hybrid_watermark import TailStartTimes, raised
 from hybrid_source.lake_versions import NewerVersion, reach
+from hybrid_source.read_ahead import ReadAhead, read_ahead
 from hybrid_source.retention_watch import EVERY_S, RetentionWatch
 from hybrid_source.stages import (
     END_OF_HISTORY,
@@ -46,7 +47,10 @@ if TYPE_CHECKING:
 logger: Final = logging.getLogger(__name__)
 
 TAIL_TURNS: Final = 4
-"""Polls of live partitions, at most, between two splits of the history."""
+"""Polls of live partitions, at most, between two splits of the history that have been read."""
+
+LIVE_WAIT_S: Final = 0.02
+"""How long a split that is being read is waited for before the live partitions are looked at again."""
 
 _HELD: Final = -(2**63)
 
@@ -68,7 +72,7 @@ class HybridReader:
         self._tail: OpenTail | None = None
         self._replay: Replay | None = None
         self._history: OpenHistory | None = None
-        self._splits: Iterator[HistoryBatch] = iter(())
+        self._splits: ReadAhead[HistoryBatch] = ReadAhead(iter(()))
         self._turns = 0
         self._gap = False
         self._ways = WaysOn(source, self._stage, request)
@@ -86,7 +90,7 @@ class HybridReader:
         if self._watch is not None:
             self._look_at_retention(self._watch)
         if self._at.phase == "history":
-            return self._poll_history()
+            return self._poll_history(timeout)
         if self._replay is not None:
             return self._poll_lake(self._replay)
         if self._tail is not None:
@@ -133,6 +137,7 @@ class HybridReader:
 
     def close(self) -> None:
         """See :meth:`headrace.kernel.protocols.SourceReader.close`."""
+        self._splits.close()
         for tail in (self._tail, self._ahead.tail if self._ahead else None):
             if tail is not None:
                 tail.close()
@@ -147,24 +152,29 @@ class HybridReader:
             )
         self._history = self._source.history.open(self._request, self._at.pin, self._at.resolution)
         self._fraction_at_start = self._history.fraction(self._at.cursor)
-        self._splits = self._history.read(self._at.cursor)
+        self._splits.close()
+        self._splits = read_ahead(self._history.read(self._at.cursor), self._request, self._source.concurrency)
         self._go_live(self._history)
 
-    def _poll_history(self) -> Batch | None:
-        if self._at.live and self._tail is not None and self._turns < TAIL_TURNS:
-            self._turns += 1
-            try:
-                batch = self._tail_batch(self._tail, 0)
-            except GapError as gap:
-                self._stop_tail(gap)
-                batch = None
-            if batch is not None:
-                return batch
+    def _poll_history(self, timeout: float) -> Batch | None:
+        if self._at.live and self._tail is not None:
+            timeout = min(timeout, LIVE_WAIT_S)
+            if self._turns < TAIL_TURNS or not self._splits.ready(0):
+                self._turns += 1
+                try:
+                    batch = self._tail_batch(self._tail, 0)
+                except GapError as gap:
+                    self._stop_tail(gap)
+                    batch = None
+                if batch is not None:
+                    return batch
+        if not self._splits.ready(timeout):
+            return None
         self._turns = 0
-        split = next(self._splits, None)
-        return self._history_batch(split) if split is not None else self._end_of_history()
+        taken = self._splits.take()
+        return self._history_batch(*taken) if taken is not None else self._end_of_history()
 
-    def _history_batch(self, split: HistoryBatch) -> Batch:
+    def _history_batch(self, split: HistoryBatch, computed: object) -> Batch:
         self._at = replace(self._at, cursor=split.cursor)
         if self._history is not None:
             self._go_live(self._history)
@@ -180,6 +190,7 @@ class HybridReader:
             nbytes=split.nbytes,
             files=split.files,
             notes=self._told(),
+            computed=computed,
         )
 
     def _history_watermark(self, unread: int | None) -> int | None:

@@ -16,6 +16,7 @@ from headrace.kernel.protocols import Batch, Json, Position, ReadRequest
 from headrace.kernel.until import until_ms
 from hybrid_source.history import HistoryPlan, HistorySplit
 from hybrid_source.iceberg_history import newer_snapshots
+from hybrid_source.read_ahead import ReadAhead, read_ahead
 from hybrid_source.splits import END_CURSOR
 from hybrid_source.table_position import TablePosition
 
@@ -38,7 +39,7 @@ class TableReader:
         self._table: Table | None = None
         self._looked = float("-inf")
         self._plan: HistoryPlan | None = None
-        self._splits: Iterator[HistorySplit] = iter(())
+        self._splits: ReadAhead[HistorySplit] = ReadAhead(iter(()))
         self._maybe_late = False
         self._end: Json = None
         if not at.is_read:
@@ -54,8 +55,10 @@ class TableReader:
     def poll(self, timeout: float) -> Batch | None:
         """See :meth:`headrace.kernel.protocols.SourceReader.poll`."""
         if not self._at.is_read:
-            split = next(self._splits, None)
-            return self._ended() if split is None else self._batch(split)
+            if not self._splits.ready(timeout):
+                return None
+            taken = self._splits.take()
+            return self._ended() if taken is None else self._batch(*taken)
         if self.finished:
             return None
         if not self._pending:
@@ -91,6 +94,7 @@ class TableReader:
 
     def close(self) -> None:
         """See :meth:`headrace.kernel.protocols.SourceReader.close`."""
+        self._splits.close()
 
     # ------------------------------------------------------------------------------------------------------ versions
 
@@ -131,8 +135,22 @@ class TableReader:
 
     def _begin(self, history: IcebergHistory) -> None:
         self._plan = history.plan(self._source.query(self._request, self._at))
-        self._splits = self._plan.splits_from(self._at.cursor)
         self._maybe_late = self._may_be_late(history)
+        self._splits.close()
+        self._splits = read_ahead(
+            self._stamped(self._plan.splits_from(self._at.cursor)),
+            self._request,
+            self._source.concurrency,
+            origin=self._at.phase,
+            maybe_late=self._maybe_late,
+        )
+
+    def _stamped(self, splits: Iterator[HistorySplit]) -> Iterator[HistorySplit]:
+        """With the watermark against which the rows of a version are judged, where any may be late."""
+        if not self._maybe_late or system.ROW_WATERMARK not in (self._request.columns or ()):
+            return splits
+        mark = pl.lit(self._at.before, pl.Int64).alias(system.ROW_WATERMARK)
+        return (replace(split, rows=split.rows.with_columns(mark)) for split in splits)
 
     def _may_be_late(self, history: IcebergHistory) -> bool:
         if self._source.event_time is None or self._at.before is None:
@@ -142,13 +160,10 @@ class TableReader:
 
     # ------------------------------------------------------------------------------------------------------- batches
 
-    def _batch(self, split: HistorySplit) -> Batch:
+    def _batch(self, split: HistorySplit, computed: object) -> Batch:
         self._at = replace(self._at, cursor=split.cursor, watermark=self._watermark(split.watermark))
-        rows = split.rows
-        if self._maybe_late and system.ROW_WATERMARK in (self._request.columns or ()):
-            rows = rows.with_columns(pl.lit(self._at.before, pl.Int64).alias(system.ROW_WATERMARK))
         return Batch(
-            rows,
+            split.rows,
             self.position,
             self._at.watermark,
             self._at.phase,
@@ -156,6 +171,7 @@ class TableReader:
             records=split.records,
             nbytes=split.nbytes,
             files=split.files,
+            computed=computed,
         )
 
     def _ended(self) -> Batch:

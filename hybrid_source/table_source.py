@@ -54,6 +54,7 @@ class TableSource:
         on_change: What to do with snapshots that change or delete rows.
         interval_s: How often to look for new snapshots.
         target: How much work one split is.
+        concurrency: Splits that are read at once; see :class:`hybrid_source.hybrid.HybridSource`.
         clock: For the interval.
         sleep: Waits for the rest of a poll.
     """
@@ -69,6 +70,7 @@ class TableSource:
     on_change: OnChange = "fail"
     interval_s: float = 10.0
     target: SplitTarget = field(default_factory=SplitTarget)
+    concurrency: int = 0
     clock: Clock = field(default_factory=SystemClock)
     sleep: Callable[[float], None] = time.sleep
 

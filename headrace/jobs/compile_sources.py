@@ -14,6 +14,7 @@ from headrace.jobs.config import Config
 from headrace.jobs.graph import JobGraph, gives_changes
 from headrace.jobs.names import suggest
 from headrace.jobs.spec import (
+    DEFAULT_CONCURRENCY,
     ChangelogSpec,
     JobSpec,
     SourceSpec,
@@ -90,6 +91,7 @@ def build_source(spec: JobSpec, nodes: JobGraph, name: str, config: Config, cata
         time,
         fail_on_error=source.on_error == "fail" and not routed,
         policy=_policy(source),
+        concurrency=max((stage.concurrency for stage in source.stages), default=0),
     )
 
 
@@ -120,6 +122,7 @@ def _table_source(spec: JobSpec, name: str, source: SourceSpec, tail: TableTailS
         on_change=tail.on_change,
         interval_s=tail.interval / 1e6,
         target=_target(history),
+        concurrency=history.concurrency if history else DEFAULT_CONCURRENCY,
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import AfterValidator, AwareDatetime, Discriminator, Field, PrivateAttr, Tag
 from pydantic_core import PydanticCustomError
@@ -41,6 +41,14 @@ Lease = Literal["auto", "off"]
 _LEASE = "auto: the pinned snapshot is tagged while the job needs it, so that expiry spares it; off: it is not."
 
 
+DEFAULT_CONCURRENCY: Final = 2
+
+Concurrency = Annotated[
+    int,
+    Field(ge=1, le=64, description="Splits that are read at once; they are handed out in order."),
+]
+
+
 class TableHistory(SpecModel):
     """History in an Iceberg table, as of one snapshot."""
 
@@ -51,6 +59,7 @@ class TableHistory(SpecModel):
     lease: Lease = Field(default="auto", description=_LEASE)
     where: Expression | None = Field(default=None, description="Reads only these rows of the history.")
     split_rows: Annotated[int, Field(ge=1)] | None = Field(default=None, description="Rows per split, about.")
+    concurrency: Concurrency = DEFAULT_CONCURRENCY
 
 
 class ParquetHistory(SpecModel):
@@ -59,6 +68,7 @@ class ParquetHistory(SpecModel):
     parquet: ParquetLocation
     where: Expression | None = Field(default=None, description="Reads only these rows of the history.")
     split_rows: Annotated[int, Field(ge=1)] | None = Field(default=None, description="Rows per split, about.")
+    concurrency: Concurrency = DEFAULT_CONCURRENCY
 
 
 History = Annotated[

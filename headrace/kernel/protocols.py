@@ -32,6 +32,9 @@ MAIN = "main"
 ERRORS = "errors"
 LATE = "late"
 
+Origin: TypeAlias = Literal["history", "tail"]
+"""Where the rows of a batch come from; decides only which Polars engine runs the first segment."""
+
 Emission: TypeAlias = Mapping[str, "pl.DataFrame"]
 """What an operator gives out: frames by port (``main``, ``late``)."""
 
@@ -48,6 +51,15 @@ class Determinism(StrEnum):
 # --------------------------------------------------------------------------------------------------------- sources
 
 
+class FirstSegment(Protocol):
+    """The stateless part of a job behind a source. May be called by several threads at once."""
+
+    def __call__(
+        self, rows: pl.LazyFrame, origin: Origin, *, maybe_late: bool = False, files: Sequence[str] = ()
+    ) -> object:
+        """Collect it over the rows of a batch (see :class:`Batch`); what it gives is the engine's own."""
+
+
 @dataclass(frozen=True, slots=True)
 class ReadRequest:
     """What the plan pushes down into a source.
@@ -57,11 +69,14 @@ class ReadRequest:
         predicate: Exact filter on rows, in Polars semantics. Every reader applies it in full.
         until: ``None`` runs for ever; ``caught-up`` ends at the end offsets seen when the reader was opened, a time at
             the first records at or after it (timestamps of Kafka; a history is read whole).
+        compute: For sources that read ahead: they may call it in threads of their own, and hand out what it gave with
+            the batch. None: only lazy rows are wanted.
     """
 
     columns: Sequence[str] | None = None
     predicate: pl.Expr | None = None
     until: Until | None = None
+    compute: FirstSegment | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,25 +101,27 @@ class Batch:
             (so that the first segment fuses with the reading), the tail a frame in memory.
         position: Where the source stands after this batch.
         watermark: Event time in microseconds below which no further row is expected after this batch; None: unknown.
-        origin: Where the rows came from; decides only which Polars engine runs the first segment.
+        origin: Where the rows came from.
         maybe_late: Some row's event time may lie below its row watermark, so the late port must be evaluated.
         errors: Dead letters (``columns.ERRORS``), or None.
         records: Number of input records this batch stands for, before the predicate.
         nbytes: Bytes read for it, as good as the source knows.
         files: What its rows are read from, for messages.
         notes: What happened on the way to it.
+        computed: What ``ReadRequest.compute`` has given for its rows; None: it is still to be called.
     """
 
     rows: pl.LazyFrame
     position: Position
     watermark: int | None
-    origin: Literal["history", "tail"]
+    origin: Origin
     maybe_late: bool = False
     errors: pl.DataFrame | None = None
     records: int = 0
     nbytes: int = 0
     files: Sequence[str] = ()
     notes: Sequence[Note] = ()
+    computed: object = None
 
 
 class SourceReader(Protocol):

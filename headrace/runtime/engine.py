@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from typing import Final
 from uuid import uuid4
 
@@ -30,6 +31,7 @@ from headrace.kernel.protocols import (
     SourceReader,
 )
 from headrace.runtime.dataflow import Dataflow
+from headrace.runtime.first_segment import GraphSegment
 from headrace.runtime.job import CheckpointPolicy, Leases, Program, RunOptions
 from headrace.runtime.observer import EpochReport, Event, Level, Observer, Phase, StopSignal
 from headrace.runtime.progress import Meter
@@ -182,10 +184,11 @@ class Attempt:
     def _open_sources(self, positions: Mapping[str, Position]) -> None:
         pushed = requests(self._graph, self._options.until)
         for node in self._graph.sources():
-            reader = node.source.open(pushed[node.id], positions.get(node.id))
+            segment = GraphSegment(node.id, self._graph)
+            reader = node.source.open(replace(pushed[node.id], compute=segment), positions.get(node.id))
             self._readers[node.id] = reader
             self._positions[node.id] = self._decided[node.id] = reader.position
-            self._pumps[node.id] = Pump(node.id, reader, self._graph, self._queue, self._clock)
+            self._pumps[node.id] = Pump(node.id, reader, segment, self._queue, self._clock)
 
     # ------------------------------------------------------------------------------------------------------- running
 

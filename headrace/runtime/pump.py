@@ -10,16 +10,14 @@ import queue
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from typing import Final, TypeAlias
 
 import polars as pl
 
-from headrace.kernel import columns
 from headrace.kernel.clock import Clock
-from headrace.kernel.protocols import Batch, Json, Note, Position, SourceReader
-from headrace.runtime.dataflow import LegResult, collect
-from headrace.runtime.graph import Graph, Stream
-from hybrid_source.read_errors import reading
+from headrace.kernel.protocols import Batch, Json, Note, Origin, Position, SourceReader
+from headrace.runtime.dataflow import LegResult
+from headrace.runtime.first_segment import GraphSegment
 
 DEPTH: Final = 2
 POLL_S: Final = 0.1
@@ -35,7 +33,7 @@ class Computed:
     errors: pl.DataFrame | None
     position: Position
     watermark: int | None
-    origin: Literal["history", "tail"]
+    origin: Origin
     records: int
     nbytes: int
     notes: Sequence[Note] = ()
@@ -65,15 +63,17 @@ class Pump:
     Args:
         source: The source's id.
         reader: The open source; the pump is its only user until :meth:`close` has returned.
-        graph: The job.
+        segment: The first segments behind the source.
         out: Where the items go; shared by all pumps of a job, bounded.
         clock: Paces the progress reports.
     """
 
-    def __init__(self, source: str, reader: SourceReader, graph: Graph, out: queue.Queue[Item], clock: Clock) -> None:
+    def __init__(
+        self, source: str, reader: SourceReader, segment: GraphSegment, out: queue.Queue[Item], clock: Clock
+    ) -> None:
         self._source = source
         self._reader = reader
-        self._graph = graph
+        self._segment = segment
         self._out = out
         self._clock = clock
         self._stopping = threading.Event()
@@ -108,7 +108,7 @@ class Pump:
     def _compute(self, batch: Batch) -> Computed:
         return Computed(
             self._source,
-            self._results(batch) if batch.records else [],
+            self._results(batch),
             batch.errors,
             batch.position,
             batch.watermark,
@@ -119,17 +119,11 @@ class Pump:
         )
 
     def _results(self, batch: Batch) -> list[LegResult]:
-        stream, rows, streaming = Stream(self._source), batch.rows, batch.origin == "history"
-        with reading(f"{batch.origin} of source {self._source}", batch.files):
-            if batch.maybe_late:
-                return collect(self._graph.legs(stream, rows, maybe_late=True), streaming=streaming)
-            rows = rows.drop(columns.ROW_WATERMARK, strict=False)
-            results = collect(self._graph.legs(stream, rows, maybe_late=False), streaming=streaming)
-            partials: dict[str, list[pl.DataFrame]] = {}
-            for result in results:
-                if result.role == "partial":
-                    partials.setdefault(result.node, []).append(result.frame)
-            return results + collect(self._graph.left_out(stream, rows, partials), streaming=streaming)
+        if batch.computed is not None:
+            return self._segment.given(batch.computed)
+        if not batch.records:
+            return []
+        return self._segment(batch.rows, batch.origin, maybe_late=batch.maybe_late, files=batch.files)
 
     def _report(self) -> None:
         now = self._clock.monotonic()

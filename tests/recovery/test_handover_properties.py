@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import random
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -39,7 +40,8 @@ class Driver:
 
     def __init__(self, dice: random.Random, source: HybridSource) -> None:
         self.dice, self.source = dice, source
-        self.request = ReadRequest(["ts", "v", *KEY, system.ROW_WATERMARK], None, "caught-up")
+        self.request = ReadRequest(["ts", "v", *KEY, system.ROW_WATERMARK], None, "caught-up", collected)
+        self.timeout = 1.0 if source.concurrency else 0.0
         self.reader: HybridReader = source.open(self.request, None)
         self.kept: Position = self.reader.position
         self.rows: list[pl.DataFrame] = []
@@ -62,10 +64,10 @@ class Driver:
 
     def step(self) -> None:
         before = HybridPosition.from_json(self.reader.position).watermark
-        batch = self.reader.poll(0)
+        batch = self.reader.poll(self.timeout)
         if batch is None:
             return
-        frame = batch.rows.collect()
+        frame = batch.computed if isinstance(batch.computed, pl.DataFrame) else batch.rows.collect()
         late = [] if before is None else frame.filter(pl.col("ts").dt.epoch("us") < before).rows()
         assert not late, f"rows behind the watermark {before}: {late}"
         assert batch.watermark is None or before is None or batch.watermark >= before
@@ -83,6 +85,10 @@ class Driver:
         self.reader = self.source.open(self.request, self.kept)
 
 
+def collected(rows: pl.LazyFrame, *_: object, **__: object) -> pl.DataFrame:
+    return rows.collect()
+
+
 def check(found: pl.DataFrame, log: ScriptedLog) -> None:
     expected = log.rows().select("ts", "v", *KEY).sort(KEY)
     if found.height or expected.height:
@@ -92,9 +98,10 @@ def check(found: pl.DataFrame, log: ScriptedLog) -> None:
 def check_seed(seed: int) -> None:
     dice = random.Random(seed)
     log = random_log(dice)
-    source = scripted_source(log, random_script(dice, log))
+    source = replace(scripted_source(log, random_script(dice, log)), concurrency=dice.choice([0, 0, 0, 3]))
     driver = Driver(dice, source)
     check(driver.run(), log)
+    driver.reader.close()
     final = HybridPosition.from_json(driver.reader.position)
     assert final.phase == "tail"
     covered = driver.reader.coverage(driver.reader.position)

@@ -1,0 +1,135 @@
+"""The splits of a history in their order, planned and computed ahead in threads of their own.
+
+So the latency of an object store is paid for several splits at once, and a slow scan does not hold up the partitions
+that are live. What has been computed is in no position until it has been taken.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, wait
+from functools import partial
+from typing import Generic, Protocol, TypeAlias, TypeVar
+
+import polars as pl
+
+from headrace.kernel.protocols import FirstSegment, Origin, ReadRequest
+
+
+class Readable(Protocol):
+    """A split."""
+
+    @property
+    def rows(self) -> pl.LazyFrame:
+        """Its rows."""
+
+    @property
+    def files(self) -> Sequence[str]:
+        """Where they stand, for messages."""
+
+
+Split = TypeVar("Split", bound=Readable)
+
+Taken: TypeAlias = "tuple[Split, object]"
+
+
+def read_ahead(
+    splits: Iterator[Split],
+    request: ReadRequest,
+    concurrency: int,
+    *,
+    origin: Origin = "history",
+    maybe_late: bool = False,
+) -> ReadAhead[Split]:
+    """Splits with what the request computes of them; see :class:`headrace.kernel.protocols.FirstSegment`."""
+    if request.compute is None or not concurrency:
+        return ReadAhead(splits)
+    return ReadAhead(splits, partial(_computed, request.compute, origin, maybe_late), concurrency)
+
+
+def _computed(compute: FirstSegment, origin: Origin, maybe_late: bool, split: Readable) -> object:  # noqa: FBT001
+    return compute(split.rows, origin, maybe_late=maybe_late, files=split.files)
+
+
+class ReadAhead(Generic[Split]):
+    """An iterator of splits that says whether the next one is there yet. Used by one thread.
+
+    Args:
+        splits: The splits, in order; only one thread at a time asks for the next.
+        compute: What makes the result of a split. It runs for several splits at once, in any order. None: nothing is
+            computed, and each split is planned when it is taken.
+        concurrency: Splits that are planned, computed or waiting to be taken, at most.
+    """
+
+    def __init__(
+        self, splits: Iterator[Split], compute: Callable[[Split], object] | None = None, concurrency: int = 0
+    ) -> None:
+        self._splits = splits
+        self._compute = compute
+        self._slots: deque[Future[Taken[Split] | None]] = deque()
+        self._wanted: queue.SimpleQueue[Future[Taken[Split] | None] | None] = queue.SimpleQueue()
+        self._planning = threading.Lock()
+        # A scan that hangs must not keep the process from ending, as one in a pool would.
+        self._threads = [
+            threading.Thread(target=self._work, name=f"history-{number}", daemon=True)
+            for number in range(concurrency if compute is not None else 0)
+        ]
+        for thread in self._threads:
+            self._begin_one()
+            thread.start()
+
+    def ready(self, timeout: float) -> bool:
+        """Whether :meth:`take` will give its answer at once; waits up to ``timeout`` seconds for that."""
+        return not self._slots or bool(wait([self._slots[0]], timeout).done)
+
+    def take(self) -> Taken[Split] | None:
+        """The next split and what was computed of it (None where nothing is), or None behind the last one. May wait.
+
+        Raises:
+            BaseException: What planning or computing this split has raised.
+        """
+        if not self._threads:
+            split = next(self._splits, None)
+            return None if split is None else (split, None)
+        found = self._slots.popleft().result()
+        self._begin_one()
+        return found
+
+    def close(self) -> None:
+        """Wait for what is being computed; what has not been taken is dropped."""
+        for slot in self._slots:
+            slot.cancel()
+        for _ in self._threads:
+            self._wanted.put(None)
+        for thread in self._threads:
+            thread.join()
+        self._slots.clear()
+
+    def _begin_one(self) -> None:
+        slot: Future[Taken[Split] | None] = Future()
+        self._slots.append(slot)
+        self._wanted.put(slot)
+
+    def _work(self) -> None:
+        while True:
+            with self._planning:  # the slots get their splits in order
+                slot = self._wanted.get()
+                if slot is None:
+                    return
+                if not slot.set_running_or_notify_cancel():
+                    continue
+                try:
+                    split = next(self._splits, None)
+                except BaseException as error:  # noqa: BLE001 - carried to the thread that takes it
+                    slot.set_exception(error)
+                    continue
+            self._fill(slot, split)
+
+    def _fill(self, slot: Future[Taken[Split] | None], split: Split | None) -> None:
+        try:
+            slot.set_result(None if split is None or self._compute is None else (split, self._compute(split)))
+        except BaseException as error:  # noqa: BLE001 - carried to the thread that takes it
+            slot.set_exception(error)
