@@ -15,14 +15,14 @@ class ClosedTime:
 
     Args:
         lateness: How much later than the watermark time is closed, microseconds.
-        rows: Column of the partials that says how many rows one stands for.
+        rows: Column of the partials that says how many rows one stands for; None: each for itself.
         state: Where to resume.
 
     Attributes:
         at: Event time in microseconds; None: nothing is closed.
     """
 
-    def __init__(self, lateness: int, rows: str, state: OperatorState | None) -> None:
+    def __init__(self, lateness: int, rows: str | None, state: OperatorState | None) -> None:
         self._lateness = lateness
         self._rows = rows
         self.at: int | None = None
@@ -67,5 +67,5 @@ class ClosedTime:
         left = partials.filter(out)
         if not left.height:
             return partials
-        self._counts[name] += int(left[self._rows].sum())
+        self._counts[name] += left.height if self._rows is None else int(left[self._rows].sum())
         return partials.filter(~out)

@@ -71,6 +71,11 @@ def window_schema(operator: StatefulOperator, schema: pl.Schema) -> pl.Schema:
         return operator.output_schema(resolved(operator.partial(pl.LazyFrame(schema=schema))))
 
 
+def late_schema(operator: StatefulOperator, schema: pl.Schema) -> pl.Schema:
+    """Columns of a stateful operator's port ``late``, given those of the rows before it. Reads no rows."""
+    return operator.late(pl.LazyFrame(schema=schema)).collect_schema()
+
+
 def resolved(rows: pl.LazyFrame) -> pl.Schema:
     """The schema of a plan over no rows; it is run, too, for not every clash of types shows before that."""
     schema = rows.collect_schema()

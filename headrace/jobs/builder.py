@@ -188,6 +188,42 @@ class Job:
         wanted = _given(table=table, on=on, columns=columns, how=how, prefix=prefix, many=many, as_of=as_of)
         return self._step({"lookup": wanted}, id, from_)
 
+    def join(
+        self,
+        left: str,
+        right: str,
+        *,
+        on: str | Sequence[str] | Mapping[str, str],
+        how: str | None = None,
+        within: DurationLike | Section | None = None,
+        window: Section | None = None,
+        as_of: str | Section | None = None,
+        ttl: DurationLike | None = None,
+        where: Expr | None = None,
+        left_prefix: str | None = None,
+        right_prefix: str | None = None,
+        event_time: str | None = None,
+        allowed_lateness: DurationLike | None = None,
+        id: str | None = None,
+    ) -> Job:
+        """Join two streams: nodes, or ports of nodes (``NODE.PORT``)."""
+        wanted = _given(
+            left=left,
+            right=right,
+            on=dict(on) if isinstance(on, Mapping) else on,
+            how=how,
+            within=within,
+            window=window,
+            as_of=as_of,
+            ttl=ttl,
+            where=where,
+            left_prefix=left_prefix,
+            right_prefix=right_prefix,
+            event_time=event_time,
+            allowed_lateness=allowed_lateness,
+        )
+        return self._step({"join": wanted}, id, None)
+
     def aggregate(
         self,
         aggregate: Mapping[str, str | Aggregate],

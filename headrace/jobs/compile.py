@@ -6,13 +6,14 @@ operators are built when the pins of the static tables are known.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import polars as pl
 
 from catalog.catalogs import Catalogs
+from headrace.jobs.compile_joins import JoinedStream, join_nodes
 from headrace.jobs.compile_sinks import build_sink
 from headrace.jobs.compile_sources import JobSource, build_source, hidden_columns
 from headrace.jobs.compile_steps import build_lookup_table, build_step
@@ -21,6 +22,7 @@ from headrace.jobs.graph import JobGraph, StepNode, build_graph, gives_changes
 from headrace.jobs.graph import SinkNode as SpecSink
 from headrace.jobs.names import suggest
 from headrace.jobs.spec import ChangelogSpec, IcebergSink, JobSpec, KafkaSink
+from headrace.jobs.spec_joins import JoinStep
 from headrace.jobs.spec_steps import LookupStep, SelectStep, StatefulStep, UnionStep, UnnestStep, WithColumnsStep
 from headrace.kernel import columns
 from headrace.kernel.errors import InternalError, SpecError
@@ -28,7 +30,7 @@ from headrace.kernel.protocols import ERRORS, LATE, MAIN, Json, LookupTable, Sta
 from headrace.runtime.graph import Graph, Node, SinkNode, SourceNode, StatefulNode, Stream, TransformNode
 from headrace.runtime.job import CheckpointPolicy
 from operators.changelog import ChangelogNormalize
-from operators.segment import output_schema, window_schema
+from operators.segment import late_schema, output_schema, window_schema
 from operators.union import Union
 
 
@@ -95,12 +97,15 @@ class CompiledJob:
         nodes += changes.values()
         for node in self.nodes.steps:
             with _located(self.spec, node):
+                if isinstance(node.step, JoinStep):
+                    nodes += join_nodes(node.id, node.step.join, *self._joined(node, nodes))
+                    continue
                 rows = self._rows_of(node.input)
                 if isinstance(node.step, UnionStep):
                     union = Union(node.id, stream_schema({known.id: known for known in nodes}, rows))
                     nodes.append(TransformNode(node.id, rows, union, tuple(map(self._rows_of, node.others))))
                     continue
-                built = build_step(node, self._event_time(node), tables)
+                built = build_step(node, self._event_time(node.input), tables)
             nodes.append(_node(node, rows, built))
         for sink in self.nodes.sinks:
             covers = self.nodes.source_of(sink.input) if self._is_one_to_one(sink) else None
@@ -145,10 +150,16 @@ class CompiledJob:
         alone = all(other.sink.iceberg.table != table for other in others if isinstance(other.sink, IcebergSink))
         return alone and all(_keeps_rows(node) for node in self._steps_above(sink.input))
 
-    def _event_time(self, node: StepNode) -> str | None:
-        """The event-time column of the rows that a step reads, where they have one."""
-        times = self.nodes.event_times(node.input)
+    def _event_time(self, read: Stream) -> str | None:
+        """The event-time column of some rows, where they have one."""
+        times = self.nodes.event_times(read)
         return next(iter(times)) if len(times) == 1 else None
+
+    def _joined(self, node: StepNode, nodes: Sequence[Node]) -> Iterator[JoinedStream]:
+        known = {above.id: above for above in nodes}
+        for read in node.inputs:
+            rows = self._rows_of(read)
+            yield JoinedStream(rows, stream_schema(known, rows), self._event_time(read))
 
     def _is_bounded(self, source: str) -> bool:
         return self.spec.sources[source].tail is None
@@ -186,7 +197,9 @@ def stream_schema(nodes: Mapping[str, Node], ref: Stream) -> pl.Schema:
     above = stream_schema(nodes, node.input)
     if isinstance(node, TransformNode):
         return output_schema(node.transform, above)
-    return window_schema(node.operator, above) if isinstance(node, StatefulNode) and ref.port == MAIN else above
+    if isinstance(node, StatefulNode):
+        return (window_schema if ref.port == MAIN else late_schema)(node.operator, above)
+    return above
 
 
 def check_columns(job: CompiledJob) -> None:
@@ -201,12 +214,14 @@ def check_columns(job: CompiledJob) -> None:
         if isinstance(stateful.operator, ChangelogNormalize):
             schemas[stateful.input] = window_schema(stateful.operator, schemas[stateful.input])
     schemas |= {Stream(name, ERRORS): columns.ERRORS for name in job.sources}
+    nodes = {node.id: node for node in graph.nodes}
     for step in job.nodes.steps:
-        node = graph.node(step.id)
+        node = nodes[step.id]
         with _located(job.spec, step):
             if isinstance(node, StatefulNode):
-                schemas[Stream(step.id)] = window_schema(node.operator, schemas[step.input])
-                schemas[Stream(step.id, LATE)] = schemas[step.input]
+                read = stream_schema(nodes, node.input) if isinstance(step.step, JoinStep) else schemas[step.input]
+                schemas[Stream(step.id)] = window_schema(node.operator, read)
+                schemas[Stream(step.id, LATE)] = late_schema(node.operator, read)
             elif isinstance(node, TransformNode):
                 for above in step.inputs:
                     schemas[Stream(step.id)] = output_schema(node.transform, schemas[above])

@@ -11,6 +11,7 @@ from catalog.catalogs import Catalogs
 from headrace.jobs.config import Config
 from headrace.jobs.graph import StepNode
 from headrace.jobs.spec import IcebergTable, ParquetTable
+from headrace.jobs.spec_joins import JoinStep
 from headrace.jobs.spec_steps import (
     AggregateStep,
     CumulatingSpec,
@@ -57,6 +58,8 @@ def build_step(
     step = node.step
     if isinstance(step, AggregateStep):
         return KeyedAggregate(node.id, step.aggregate.aggregate, step.aggregate.by)
+    if isinstance(step, JoinStep):
+        raise InternalError(f"join {node.id!r} is built by the compiler, which knows its schemas")
     if not isinstance(step, TimedStep):
         return _transform(node.id, step, event_time, tables)
     if event_time is None:

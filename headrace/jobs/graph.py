@@ -11,6 +11,7 @@ from headrace.jobs.column_types import parse_schema
 from headrace.jobs.graph_steps import check_step
 from headrace.jobs.names import suggest
 from headrace.jobs.spec import AnySink, ChangelogSpec, IcebergSink, JobSpec, SourceSpec, TailSpec
+from headrace.jobs.spec_joins import JoinSpec, JoinStep
 from headrace.jobs.spec_steps import (
     AggregateStep,
     AnyStep,
@@ -99,14 +100,32 @@ class JobGraph:
         node = by_id[ref.node]
         if isinstance(node.step, WindowStep) and ref.port == MAIN:
             return {WINDOW_START}
+        if isinstance(node.step, JoinStep):
+            return self._joined_times(node.step.join, node) if ref.port == MAIN else {None}
         return {column for above in node.inputs for column in self.event_times(above)}
+
+    def _joined_times(self, join: JoinSpec, node: StepNode) -> set[str | None]:
+        """The event-time columns of what a join gives out."""
+        match join.kind:
+            case "window":
+                return {WINDOW_START}
+            case "within" if join.event_time is not None:
+                return {join.event_time}
+            case "within" | "as_of" if join.how != "full":
+                side, above = ("right", node.others[0]) if join.how == "right" else ("left", node.input)
+                return {time and join.output_name(side, time) for time in self.event_times(above)}
+            case _:
+                return {None}
 
     def is_changelog(self, ref: Stream) -> bool:
         """Whether the rows of ``ref`` carry ``_weight``: a source read as one, or a running aggregate, stands above."""
         by_id = {node.id: node for node in self.steps}
         while ref.node in by_id and ref.port == MAIN:
-            if isinstance(by_id[ref.node].step, AggregateStep):
+            node = by_id[ref.node]
+            if isinstance(node.step, AggregateStep):
                 return True
+            if isinstance(node.step, JoinStep):
+                return node.step.join.updates or any(map(self.is_changelog, node.inputs))
             ref = by_id[ref.node].input
         return ref.port == MAIN and ref.node in self.sources and gives_changes(self.sources[ref.node])
 
@@ -328,7 +347,9 @@ def _resolve_steps(spec: JobSpec) -> list[StepNode]:
         path = ("steps", index)
         kind = step_kind(step)
         others: list[Stream] = []
-        if isinstance(step, UnionStep):
+        if isinstance(step, JoinStep):
+            source, *others = _resolve_join(spec, step, ports, path, later=ids[index:])
+        elif isinstance(step, UnionStep):
             source, *others = _resolve_union(spec, step, ports, path, later=ids[index:])
         elif step.from_ is None:
             source = _resolve_default(spec, nodes, path, f"step {node_id!r}")
@@ -340,7 +361,8 @@ def _resolve_steps(spec: JobSpec) -> list[StepNode]:
 
 
 def _ports(step: AnyStep) -> tuple[str, ...]:
-    return (MAIN, LATE) if isinstance(step, TimedStep) else (MAIN,)
+    timed = step.join.timed if isinstance(step, JoinStep) else isinstance(step, TimedStep)
+    return (MAIN, LATE) if timed else (MAIN,)
 
 
 def _resolve_sinks(spec: JobSpec, steps: Sequence[StepNode]) -> list[SinkNode]:
@@ -402,6 +424,19 @@ def _resolve_union(
     if twice:
         raise spec.problem(*path, "union", message=f"{twice[0]!r} stands twice in a union")
     return streams
+
+
+def _resolve_join(
+    spec: JobSpec,
+    step: JoinStep,
+    ports: Mapping[str, Sequence[str]],
+    path: tuple[str | int, ...],
+    later: Sequence[str],
+) -> list[Stream]:
+    if step.from_ is not None:
+        raise _from_problem(spec, (*path, "from"), "a join names what it reads in left and right", "remove from")
+    sides = {"left": step.join.left, "right": step.join.right}
+    return [_resolve_ref(spec, text, ports, (*path, "join", side), later) for side, text in sides.items()]
 
 
 def _from_problem(spec: JobSpec, path: tuple[str | int, ...], message: str, hint: str) -> SpecError:

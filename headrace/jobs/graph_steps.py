@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 
 from headrace.jobs.names import suggest
 from headrace.jobs.spec import JobSpec
+from headrace.jobs.spec_joins import JoinSpec, JoinStep
 from headrace.jobs.spec_steps import LookupSpec, LookupStep, TimedStep, TopStep, UnionStep
 from operators.windowed import WINDOW_START
 
 if TYPE_CHECKING:
     from headrace.jobs.graph import JobGraph, StepNode
+    from headrace.runtime.graph import Stream
 
 
 def check_step(spec: JobSpec, graph: JobGraph, node: StepNode) -> None:
@@ -35,6 +37,8 @@ def check_step(spec: JobSpec, graph: JobGraph, node: StepNode) -> None:
                 code="CHANGELOG_UNSUPPORTED",
             )
         _check_event_time(spec, graph, node)
+    if isinstance(node.step, JoinStep):
+        _check_join(spec, graph, node, node.step.join)
     if isinstance(node.step, TopStep) and node.step.top.tumbling is None:
         _check_windowed(spec, graph, node)
     if isinstance(node.step, UnionStep) and any(map(graph.is_changelog, node.inputs)):
@@ -44,6 +48,53 @@ def check_step(spec: JobSpec, graph: JobGraph, node: StepNode) -> None:
             message=f"union {node.id!r} reads a changelog, whose rows may be taken back",
             hint="unite streams of rows first and aggregate them together",
             code="CHANGELOG_UNSUPPORTED",
+        )
+
+
+def _check_join(spec: JobSpec, graph: JobGraph, node: StepNode, join: JoinSpec) -> None:
+    path = (*node.path, "join")
+    stated = [kind for kind in ("within", "window", "as_of", "ttl") if getattr(join, kind) is not None]
+    if len(stated) > 1:
+        raise spec.problem(
+            *path,
+            stated[1],
+            message=f"join {node.id!r} has {' and '.join(stated)}, which are different kinds of join",
+            hint="keep one of them",
+        )
+    if join.kind == "as_of":
+        _check_versions(spec, node, join)
+    if join.event_time is not None and join.kind != "within":
+        raise spec.problem(*path, "event_time", message="only a join with within has an event time of its own")
+    if not join.timed:
+        return
+    for above in node.inputs:
+        if join.kind != "regular" and graph.is_changelog(above):
+            raise spec.problem(
+                *path,
+                message=f"join {node.id!r} reads a changelog, whose rows may be taken back after it has given them out",
+                hint=f"leave {join.kind} out: a join without it follows its inputs, and gives a changelog",
+                code="CHANGELOG_UNSUPPORTED",
+            )
+        _check_event_time(spec, graph, node, above)
+
+
+def _check_versions(spec: JobSpec, node: StepNode, join: JoinSpec) -> None:
+    path = (*node.path, "join")
+    if join.how not in {"inner", "left"}:
+        raise spec.problem(*path, "how", message=f"as_of joins are left or inner, not {join.how}")
+    if join.where is not None:
+        raise spec.problem(
+            *path,
+            "where",
+            message="an as_of join takes one version by its time, and then has no choice",
+            hint="put the condition into a filter step behind the join, or before it",
+        )
+    if join.as_of is not None and join.as_of.direction != "backward" and join.as_of.within is None:
+        raise spec.problem(
+            *path,
+            "as_of",
+            message=f"without within, a {join.as_of.direction} version may come at any time",
+            hint="add within: 1h (or another duration)",
         )
 
 
@@ -67,10 +118,19 @@ def _check_windowed(spec: JobSpec, graph: JobGraph, node: StepNode) -> None:
         )
 
 
-def _check_event_time(spec: JobSpec, graph: JobGraph, node: StepNode) -> None:
-    times = graph.event_times(node.input)
+def _check_event_time(spec: JobSpec, graph: JobGraph, node: StepNode, above: Stream | None = None) -> None:
+    read = node.input if above is None else above
+    times = graph.event_times(read)
     if None in times:
-        source = next(name for name in graph.sources_of(node.input) if graph.sources[name].event_time is None)
+        source = next((name for name in graph.sources_of(read) if graph.sources[name].event_time is None), None)
+        if source is None:
+            raise spec.problem(
+                *node.path,
+                node.kind,
+                message=f"{node.kind} {node.id!r} needs an event time, and the rows of {str(read)!r} have none",
+                hint="a join without within, window and as_of has none, nor have late rows of a join; to one that is "
+                "full add event_time: NAME",
+            )
         raise spec.problem(
             *node.path,
             node.kind,

@@ -20,6 +20,7 @@ from headrace.jobs.plan import (
 )
 from headrace.jobs.planning_table import columns_read, history_plan, plan_table_source, text
 from headrace.jobs.spec import IcebergSink, IcebergTable
+from headrace.jobs.spec_joins import JoinStep
 from headrace.kafka.cluster import KafkaCluster
 from headrace.kafka.metadata import KafkaMetadata
 from headrace.kernel.errors import NotFoundError
@@ -159,15 +160,24 @@ def _tail(job: CompiledJob, source: HybridSource, request: ReadRequest, at: Hybr
 
 def _operators(job: CompiledJob, graph: Graph) -> Sequence[OperatorPlan]:
     kinds = {node.id: node.kind for node in job.nodes.steps}
+    inputs = {node.id: ", ".join(map(str, node.inputs)) for node in job.nodes.steps if isinstance(node.step, JoinStep)}
     out = []
     for node in graph.nodes:
+        if isinstance(node, TransformNode) and node.id not in kinds:
+            continue  # tags the rows of a join's input
         if isinstance(node, TransformNode):
             reads = ", ".join(map(str, (node.input, *node.others)))
             out.append(OperatorPlan(node.id, kinds[node.id], reads, node.transform.determinism))
         elif isinstance(node, StatefulNode):
             operator = node.operator
             out.append(
-                OperatorPlan(node.id, kinds[node.id], str(node.input), operator.determinism, operator.fingerprint)
+                OperatorPlan(
+                    node.id,
+                    kinds.get(node.id, "changelog"),
+                    inputs.get(node.id, str(node.input)),
+                    operator.determinism,
+                    operator.fingerprint,
+                )
             )
     return out
 

@@ -14,9 +14,9 @@ from pydantic import AfterValidator, AwareDatetime, Discriminator, Field, Privat
 from pydantic_core import PydanticCustomError
 
 from headrace.jobs.names import JobName, NodeName, TableName, TopicName, Topics
-from headrace.jobs.spec_base import Path, SpecModel, by_key, path_text
+from headrace.jobs.spec_base import Node, Path, SpecModel, by_key, path_text
 from headrace.jobs.spec_boundary import AnyOffsets, BoundaryRule
-from headrace.jobs.spec_steps import Node, Step
+from headrace.jobs.spec_steps import Step
 from headrace.jobs.values import (
     AnyNumber,
     ColumnType,

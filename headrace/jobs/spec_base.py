@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Discriminator, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, model_validator
 from pydantic_core import PydanticCustomError
+
+from headrace.jobs.names import NodeName
 
 TAG_MARK: Final = "@"
 """Union tags begin with it, so that they can be told from keys in the paths of errors."""
@@ -30,6 +32,15 @@ class SpecModel(BaseModel):
         if unknown:
             raise PydanticCustomError("unknown_keys", "unknown keys", {"keys": unknown, "known": known})
         return value
+
+
+class Node(SpecModel):
+    """What steps and sinks share."""
+
+    id: NodeName | None = Field(default=None, description="Stable id; state is bound to it.")
+    from_: str | None = Field(
+        default=None, alias="from", description="NODE or NODE.PORT; the step before if not given."
+    )
 
 
 def by_key(*choices: str, text: str = "", same: Mapping[str, str] | None = None) -> Discriminator:

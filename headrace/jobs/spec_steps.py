@@ -6,8 +6,8 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
-from headrace.jobs.names import NodeName
-from headrace.jobs.spec_base import SpecModel, by_key
+from headrace.jobs.spec_base import Node, SpecModel, by_key
+from headrace.jobs.spec_joins import JoinStep
 from headrace.jobs.values import (
     AggregateExpression,
     AnyNumber,
@@ -26,21 +26,13 @@ STEP_KINDS: Final = (
     "unnest",
     "union",
     "lookup",
+    "join",
     "dedup",
     "top",
     "window",
     "aggregate",
 )
 """The keys that make a step."""
-
-
-class Node(SpecModel):
-    """What steps and sinks share."""
-
-    id: NodeName | None = Field(default=None, description="Stable id; state is bound to it.")
-    from_: str | None = Field(
-        default=None, alias="from", description="NODE or NODE.PORT; the step before if not given."
-    )
 
 
 class FilterStep(Node):
@@ -299,6 +291,7 @@ Step = Annotated[
     | Annotated[UnnestStep, Tag("@unnest")]
     | Annotated[UnionStep, Tag("@union")]
     | Annotated[LookupStep, Tag("@lookup")]
+    | Annotated[JoinStep, Tag("@join")]
     | Annotated[DedupStep, Tag("@dedup")]
     | Annotated[TopStep, Tag("@top")]
     | Annotated[WindowStep, Tag("@window")]
@@ -308,7 +301,7 @@ Step = Annotated[
 StatelessStep: TypeAlias = FilterStep | WithColumnsStep | SelectStep | ExplodeStep | UnnestStep | UnionStep | LookupStep
 TimedStep: TypeAlias = DedupStep | TopStep | WindowStep
 """Steps that hold rows until the watermark has passed; late rows leave them through the port ``late``."""
-StatefulStep: TypeAlias = TimedStep | AggregateStep
+StatefulStep: TypeAlias = TimedStep | AggregateStep | JoinStep
 AnyStep: TypeAlias = StatelessStep | StatefulStep
 
 

@@ -71,6 +71,25 @@ PositiveDuration = Annotated[
 """Microseconds, one or more; written as ``10s``."""
 
 
+def _signed_duration(value: Any) -> int:
+    if isinstance(value, str) and value.strip().startswith("-"):
+        return -_duration(value.strip()[1:])
+    return _duration(value)
+
+
+def _format_signed(us: int) -> str:
+    return format_duration_us(us) if us >= 0 else f"-{format_duration_us(-us)}"
+
+
+SignedDuration = Annotated[
+    int,
+    PlainValidator(_signed_duration),
+    PlainSerializer(_format_signed, return_type=str),
+    WithJsonSchema({"type": "string", "pattern": r"^-?(\d+(us|ms|s|m|h|d) *)+$", "examples": ["-10m", "0s", "1h"]}),
+]
+"""Microseconds, of either sign; written as ``10s`` or ``-10s``."""
+
+
 def lasting(default: str, description: str) -> Any:
     """A field that holds a duration; its default stands in the JSON Schema as people write it."""
     return Field(default=parse_duration_us(default), description=description, json_schema_extra={"default": default})

@@ -1,0 +1,174 @@
+"""An interval join at work. State: the rows of each side that may still find a match."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import polars as pl
+
+from headrace.kernel.protocols import MAIN, Emission, OperatorState
+from operators.closed_time import ClosedTime
+from operators.join_pairs import pairs, right_name
+from operators.join_rows import MATCHED, ROW, HeldRows
+from operators.join_sides import SIDE, TIME, JoinSides, Side
+from operators.merged import fitting
+
+VERSION: Final = 1
+
+
+class IntervalJoinInstance:
+    """Implements :class:`headrace.kernel.protocols.OperatorInstance`.
+
+    Args:
+        sides: The sides.
+        bounds: How much later a left row is than the right one, at least and at most, microseconds.
+        lateness: How much later than the watermark rows are given up, microseconds.
+        schema: Types of the tagged rows.
+        state: Where to resume.
+
+    Raises:
+        GraphChangedError: The state was made over other types, or by a newer release.
+    """
+
+    def __init__(
+        self,
+        sides: JoinSides,
+        bounds: tuple[int, int],
+        lateness: int,
+        schema: pl.Schema,
+        state: OperatorState | None,
+    ) -> None:
+        self._sides = sides
+        self._lower, self._upper = bounds
+        self._lateness = lateness
+        self._time = ClosedTime(lateness, None, state)
+        self._left = self._opened("left", schema, state)
+        self._right = self._opened("right", schema, state)
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Rows since the job began that came for closed time (after a drain), and those without event time."""
+        return self._time.counts
+
+    def process(self, partials: pl.DataFrame) -> Emission:
+        """Take in rows; gives out the pairs that they complete."""
+        closed = self._time.at
+        rows = self._time.accepted(partials, TIME, None if closed is None else pl.col(TIME) < closed)
+        if not rows.height:
+            return {}
+        out: list[pl.DataFrame] = []
+        for side in ("left", "right"):
+            fresh = self._of(side, rows)
+            if fresh.height:
+                out += self._matched(side, fresh)
+        return _emission(out)
+
+    def advance(self, watermark: int) -> Emission:
+        """Give out, and let go of, what can find no match any more."""
+        return self._expire(self._time.close(watermark))
+
+    def drain(self) -> Emission:
+        """Give out everything that has found no match. Time up to then is closed."""
+        last = [
+            time - ahead + 1
+            for held, ahead in ((self._left, self._lower), (self._right, -self._upper))
+            if (time := held.latest) is not None
+        ]
+        return self.advance(max(last) + self._lateness) if last else {}
+
+    def outgoing_watermark(self, watermark: int) -> int:
+        """The earliest event time of what may still be given out."""
+        closed = self._time.reached(watermark)
+        waiting = [closed]
+        if self._sides.later is not None:
+            kept: list[Side] = [side for side in ("left", "right") if self._sides.keeps(side)]
+        else:
+            kept = ["right"] if self._sides.how == "right" else ["left"]
+        for side in kept:
+            held = self._held(side)
+            if held.earliest is not None:
+                waiting.append(max(held.earliest, self._bound(side, closed)))
+        return min(waiting)
+
+    def rows_held(self) -> int:
+        """Rows of both sides."""
+        return self._left.height + self._right.height
+
+    def snapshot(self) -> OperatorState:
+        """See :class:`headrace.kernel.protocols.OperatorInstance`."""
+        return OperatorState(VERSION, self._time.values, {"left": self._left.rows, "right": self._right.rows})
+
+    # ------------------------------------------------------------------------------------------------------ inside
+
+    def _opened(self, side: Side, schema: pl.Schema, state: OperatorState | None) -> HeldRows:
+        layout = self._of(side, pl.DataFrame(schema=schema)).schema
+        if state is None:
+            return HeldRows(pl.DataFrame(schema=layout))
+        return HeldRows(fitting(state, side, layout, VERSION, self._sides.label))
+
+    def _held(self, side: Side) -> HeldRows:
+        return self._left if side == "left" else self._right
+
+    def _of(self, side: Side, rows: pl.DataFrame) -> pl.DataFrame:
+        """The rows of one side with its own columns."""
+        mine = pl.col(SIDE) if side == "right" else ~pl.col(SIDE)
+        matched = [pl.lit(value=False).alias(MATCHED)] if self._notes_matches(side) else []
+        return rows.filter(mine).select(*self._sides.keys, TIME, *self._sides.own(side), *matched)
+
+    def _notes_matches(self, side: Side) -> bool:
+        return self._sides.keeps(side) and not self._sides.half
+
+    def _matched(self, side: Side, fresh: pl.DataFrame) -> list[pl.DataFrame]:
+        """Takes in fresh rows of one side; the pairs they make with all of the other side's."""
+        mine = self._held(side)
+        before = mine.height
+        mine.add(fresh)
+        low, high = self._reach(side, fresh)
+        other = self._held("right" if side == "left" else "left")
+        near = other.numbered().filter(pl.col(TIME).is_between(low, high))
+        own = mine.numbered().slice(before)
+        left, right = (own, near) if side == "left" else (near, own)
+        found = pairs(self._sides, left, right, (self._lower, self._upper), fresh.height + other.height)
+        if not found.height:
+            return []
+        if self._sides.half:
+            matched = self._left.take_at(found[ROW].unique())
+            return [matched.select(self._sides.outputs(TIME, None))] if self._sides.how == "semi" else []
+        if self._sides.keeps("left"):
+            self._left.mark(found[ROW])
+        if self._sides.keeps("right"):
+            self._right.mark(found[right_name(ROW)])
+        return [found.select(self._sides.outputs(TIME, right_name(TIME)))]
+
+    def _reach(self, side: Side, fresh: pl.DataFrame) -> tuple[int, int]:
+        """Between which event times the other side's rows lie that fresh rows may match."""
+        first, last = fresh[TIME].min(), fresh[TIME].max()
+        if not isinstance(first, int) or not isinstance(last, int):
+            return 0, -1
+        if side == "left":
+            return first - self._upper, last - self._lower
+        return first + self._lower, last + self._upper
+
+    def _bound(self, side: Side, closed: int) -> int:
+        """Rows of a side before this event time can find no match any more."""
+        return closed + self._lower if side == "left" else closed - self._upper
+
+    def _expire(self, closed: int) -> Emission:
+        out = []
+        for side in ("left", "right"):
+            held, bound = self._held(side), self._bound(side, closed)
+            if not self._sides.keeps(side):
+                held.drop_before(bound)
+                continue
+            gone = held.take_before(bound)
+            if self._notes_matches(side):
+                gone = gone.filter(~pl.col(MATCHED))
+            left, right = (TIME, None) if side == "left" else (None, TIME)
+            out.append(gone.select(self._sides.outputs(left, right)))
+        return _emission(out)
+
+
+def _emission(frames: list[pl.DataFrame]) -> Emission:
+    given = [frame for frame in frames if frame.height]
+    return {MAIN: pl.concat(given)} if given else {}

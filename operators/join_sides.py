@@ -1,0 +1,290 @@
+"""The two sides of a join as one stream: tagged rows, and the names that columns have in the output.
+
+A join is a keyed stateful operator over a *tagged union*: each input passes a :class:`JoinInput`, which gives its rows
+the columns of both sides (its own under their output names, null for the other side's), the side, the key, and the
+event time where the join needs one. So nothing else of the engine knows that there are two inputs.
+
+Columns that are equal by name on both sides of the condition are given out once; everything else keeps its name, with a
+prefix where one is given. Null keys never match.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, TypeAlias
+
+import polars as pl
+import polars.selectors as cs
+
+from headrace.kernel import columns
+from headrace.kernel.errors import SpecError
+from headrace.kernel.protocols import Determinism
+from operators import event_time as times
+from operators.errors import column_not_found, planning
+from operators.expressions import Expression, RowExpression, row_expression
+from operators.partials import one_zero
+
+How: TypeAlias = Literal["inner", "left", "right", "full", "semi", "anti"]
+Side: TypeAlias = Literal["left", "right"]
+
+SIDE: Final = "_side"
+"""Which side a row is of: true for the right one."""
+
+TIME: Final = "_time"
+"""The row's event time, microseconds."""
+
+_KEY: Final = "_key:"
+_LATER: Final = pl.Datetime("us", "UTC")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class JoinSide:
+    """One input of a join.
+
+    Attributes:
+        schema: Its columns.
+        on: Its key columns, in the order of the other side's.
+        time: Its event-time column; None: the join needs none.
+        prefix: Put before the names of its columns, but those of shared keys.
+    """
+
+    schema: pl.Schema
+    on: Sequence[str]
+    time: str | None = None
+    prefix: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class JoinSides:
+    """Both sides, checked against each other.
+
+    Args:
+        id: The join's id.
+        how: The kind of join. ``semi`` and ``anti`` give the left side's columns only.
+        left: The left side.
+        right: The right side.
+        where: A condition over the columns of both sides, by their output names; part of what makes rows match.
+        later: Name of a column to add: the later of both rows' event times.
+
+    Raises:
+        SpecError: A column is not there (``COLUMN_NOT_FOUND``), two have one name (``COLUMN_CLASH``), keys differ in
+            type, or the condition does not fit.
+    """
+
+    id: str
+    how: How
+    left: JoinSide
+    right: JoinSide
+    where: Expression | None = None
+    later: str | None = None
+    names: Mapping[Side, Mapping[str, str]] = field(init=False, repr=False)
+    shared: Sequence[str] = field(init=False, repr=False)
+    condition: RowExpression | None = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._check_keys()
+        shared = [a for a, b in zip(self.left.on, self.right.on, strict=True) if a == b]
+        condition = None if self.where is None else row_expression(self.where, f"{self.label}, where")
+        object.__setattr__(self, "shared", shared)
+        object.__setattr__(self, "condition", condition)
+        object.__setattr__(self, "names", {"left": self._named(self.left), "right": self._named(self.right)})
+        if self.half:
+            used = set() if condition is None else set(condition.expr.meta.root_names())
+            kept = {name: out for name, out in self.names["right"].items() if out in used or name in shared}
+            object.__setattr__(self, "names", {"left": self.names["left"], "right": kept})
+        self._check_names()
+        if condition is not None:
+            both = pl.Schema({**self.own("left"), **self.own("right")})
+            with planning(f"{self.label}, where", both.names()):
+                pl.LazyFrame(schema=both).filter(condition.expr).collect()
+
+    @property
+    def label(self) -> str:
+        """Names the join in error messages."""
+        return f"join {self.id!r}"
+
+    @property
+    def determinism(self) -> Determinism:
+        """What the condition promises."""
+        return Determinism.EXACT if self.condition is None else self.condition.determinism
+
+    @property
+    def half(self) -> bool:
+        """Whether only rows of the left side are given out."""
+        return self.how in {"semi", "anti"}
+
+    @property
+    def keys(self) -> list[str]:
+        """The key columns of tagged rows."""
+        return [f"{_KEY}{index}" for index in range(len(self.left.on))]
+
+    @property
+    def weighted(self) -> bool:
+        """Whether a side is a changelog."""
+        return any(columns.WEIGHT in side.schema for side in (self.left, self.right))
+
+    @property
+    def timed(self) -> bool:
+        """Whether rows are tagged with their event time."""
+        return self.left.time is not None
+
+    def keeps(self, side: Side) -> bool:
+        """Whether rows of a side without a match are given out."""
+        return self.how in {"full", side} or (self.how == "anti" and side == "left")
+
+    def own(self, side: Side) -> pl.Schema:
+        """The columns of a side under their output names."""
+        schema = self.left.schema if side == "left" else self.right.schema
+        return pl.Schema({out: schema[name] for name, out in self.names[side].items()})
+
+    def output(self) -> pl.Schema:
+        """The columns that the join gives out, without ``_weight``."""
+        right = {} if self.half else self.own("right")
+        later = {} if self.later is None else {self.later: _LATER}
+        return pl.Schema({**self.own("left"), **right, **later})
+
+    def outputs(self, left: str | None, right: str | None) -> list[pl.Expr]:
+        """The columns that the join gives out, over rows that may have both sides' columns.
+
+        Args:
+            left: The column with the left row's event time; None: these rows have no left side.
+            right: The same of the right one.
+        """
+        mine, other = self.own("left"), {} if self.half else self.own("right")
+        out = [
+            pl.col(name) if left is not None or name in self.shared else pl.lit(None, dtype).alias(name)
+            for name, dtype in mine.items()
+        ]
+        out += [
+            pl.col(name) if right is not None else pl.lit(None, dtype).alias(name)
+            for name, dtype in other.items()
+            if name not in self.shared
+        ]
+        if self.later is not None:
+            times = [name for name in (left, right) if name is not None]
+            out.append(pl.max_horizontal(times).cast(_LATER).alias(self.later))
+        return out
+
+    def matching(self, pairs: pl.LazyFrame) -> pl.LazyFrame:
+        """The pairs for which the condition is true."""
+        return pairs if self.condition is None else pairs.filter(self.condition.expr)
+
+    def without_null_keys(self, tagged: pl.LazyFrame) -> pl.LazyFrame:
+        """Tagged rows but those that can never be given out: null keys match nothing."""
+        is_key = pl.all_horizontal(pl.col(self.keys).is_not_null())
+        if self.keeps("left") and self.keeps("right"):
+            return tagged
+        if self.keeps("left"):
+            return tagged.filter(is_key | ~pl.col(SIDE))
+        return tagged.filter(is_key | pl.col(SIDE) if self.keeps("right") else is_key)
+
+    def describe(self) -> str:
+        """The condition in words; part of a fingerprint."""
+        on = ", ".join(a if a == b else f"{a} = {b}" for a, b in zip(self.left.on, self.right.on, strict=True))
+        where = "" if self.condition is None else f", where {self.condition.source}"
+        over = f", over {self.left.time} and {self.right.time}" if self.timed else ""
+        return f"{self.how} on {on}{over}{where}"
+
+    def late(self, tagged: pl.LazyFrame) -> pl.LazyFrame:
+        """Tagged rows as they leave through the port ``late``: the side in words, then both sides' columns."""
+        word = pl.when(pl.col(SIDE)).then(pl.lit("right")).otherwise(pl.lit("left")).alias(SIDE)
+        return tagged.select(word, *self._both())
+
+    def tagged(self, side: Side, rows: pl.LazyFrame) -> pl.LazyFrame:
+        """Rows of one side with the columns of both."""
+        given = self.left if side == "left" else self.right
+        names, schema = self.names[side], rows.collect_schema()
+        mine = {out: name for name, out in names.items()}
+        both = [
+            pl.col(mine[out]).alias(out) if out in mine else pl.lit(None, dtype).alias(out)
+            for out, dtype in self._both().items()
+        ]
+        tags = [pl.lit(side == "right").alias(SIDE)]
+        if given.time is not None:
+            tags.append(times.microseconds(given.time, given.schema[given.time], self.label).alias(TIME))
+        tags += [
+            one_zero(pl.col(name), given.schema[name]).alias(key) for key, name in zip(self.keys, given.on, strict=True)
+        ]
+        if self.weighted:
+            one = pl.lit(1, columns.WEIGHT_TYPE)
+            tags.append(pl.col(columns.WEIGHT) if columns.WEIGHT in schema else one.alias(columns.WEIGHT))
+        return rows.select(*tags, *both, cs.by_name(columns.ROW_WATERMARK, require_all=False))
+
+    def _both(self) -> pl.Schema:
+        return pl.Schema({**self.own("left"), **self.own("right")})
+
+    def _named(self, side: JoinSide) -> dict[str, str]:
+        shared = {a for a, b in zip(self.left.on, self.right.on, strict=True) if a == b}
+        own = [name for name in side.schema if name not in {columns.ROW_WATERMARK, columns.WEIGHT}]
+        return {name: name if name in shared else side.prefix + name for name in own}
+
+    def _check_keys(self) -> None:
+        if not self.left.on:
+            raise SpecError(f"{self.label} has no key", hint="name the columns that are equal on both sides in `on`")
+        for word, side in (("left", self.left), ("right", self.right)):
+            wanted = [*side.on, *([side.time] if side.time else [])]
+            for name in wanted:
+                if name not in side.schema:
+                    raise column_not_found(name, side.schema.names(), f"{self.label}, {word} side,")
+        for a, b in zip(self.left.on, self.right.on, strict=True):
+            mine, other = self.left.schema[a], self.right.schema[b]
+            if mine != other:
+                raise SpecError(
+                    f"{self.label}: key {a!r} is {mine} on the left and {b!r} is {other} on the right",
+                    hint="cast one of them in a with_columns step before the join",
+                )
+
+    def _check_names(self) -> None:
+        taken = list(self.names["left"].values())
+        added = [out for out in self.names["right"].values() if out not in self.shared]
+        added += [] if self.later is None else [self.later]
+        clash = [name for at, name in enumerate(added) if name in taken or name in added[:at]]
+        if clash:
+            raise SpecError(
+                f"{self.label}: both sides have {', '.join(map(repr, clash))}",
+                hint="set left_prefix or right_prefix, or select before the join only what is needed; columns of the "
+                "same name in `on` are given once",
+                code="COLUMN_CLASH",
+                context={"columns": clash},
+            )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class JoinInput:
+    """Tags the rows of one side; implements :class:`headrace.kernel.protocols.Transform`.
+
+    Args:
+        id: Stable id.
+        sides: The join's sides.
+        side: Which one.
+    """
+
+    id: str
+    sides: JoinSides
+    side: Side
+
+    @property
+    def determinism(self) -> Determinism:
+        """Exact."""
+        return Determinism.EXACT
+
+    def apply(self, rows: pl.LazyFrame) -> pl.LazyFrame:
+        """The rows with the columns of both sides."""
+        return self.sides.tagged(self.side, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """The tagged rows of both sides as they are: where the graph brings them together."""
+
+    id: str
+
+    @property
+    def determinism(self) -> Determinism:
+        """Exact."""
+        return Determinism.EXACT
+
+    def apply(self, rows: pl.LazyFrame) -> pl.LazyFrame:
+        """The rows."""
+        return rows

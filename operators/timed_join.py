@@ -1,0 +1,85 @@
+"""What joins over event time share: lateness as a fact about a row, and the way of tagged rows into the operator.
+
+* A row is *late* when its event time lies below its own watermark (``_row_watermark``: that of its own stream; null:
+  never), less the allowed lateness. Late rows of both sides leave through the port ``late`` with the column ``_side``
+  and the columns of both sides, and so do rows without event time, where that port is evaluated.
+* The operator's watermark is the lowest of what stands above it, so a row that is not late finds all it may match.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import polars as pl
+
+from headrace.kernel import columns
+from headrace.kernel.durations import format_duration_us
+from headrace.kernel.errors import SpecError
+from headrace.kernel.protocols import LATE, MAIN, Determinism
+from operators.join_sides import TIME, JoinSides
+
+
+class TimedJoin:
+    """The part of :class:`headrace.kernel.protocols.StatefulOperator` that joins over event time share.
+
+    Subclasses are frozen dataclasses with these fields, over sides that are timed.
+    """
+
+    __slots__ = ()
+
+    id: str
+    sides: JoinSides
+    allowed_lateness_us: int
+
+    def prepare(self) -> None:
+        """Check the definition.
+
+        Raises:
+            SpecError: Something in it cannot be.
+        """
+        if not self.sides.timed:
+            raise SpecError(f"{self.sides.label} needs the event times of both sides")
+        if self.sides.weighted:
+            raise SpecError(
+                f"{self.sides.label} reads a changelog, whose rows may be taken back after they have been given out",
+                hint="leave within, window and as_of out: a join without them follows its inputs",
+                code="CHANGELOG_UNSUPPORTED",
+            )
+        if self.allowed_lateness_us < 0:
+            raise SpecError(f"{self.sides.label} has a negative allowed lateness", hint="give 0s or more")
+
+    @property
+    def determinism(self) -> Determinism:
+        """Exact, unless the condition is not."""
+        return self.sides.determinism
+
+    @property
+    def ports(self) -> Sequence[str]:
+        """See :class:`headrace.kernel.protocols.StatefulOperator`."""
+        return (MAIN, LATE)
+
+    @property
+    def lateness(self) -> str:
+        """The allowed lateness in words, if there is one; part of the fingerprint."""
+        late = self.allowed_lateness_us
+        return f", allowed lateness {format_duration_us(late)}" if late else ""
+
+    def partial(self, rows: pl.LazyFrame) -> pl.LazyFrame:
+        """The tagged rows that are not late."""
+        late = self._late(rows)
+        kept = rows if late is None else rows.filter(~late)
+        return self.sides.without_null_keys(kept).drop(columns.ROW_WATERMARK, strict=False)
+
+    def late(self, rows: pl.LazyFrame) -> pl.LazyFrame:
+        """Late rows and rows without event time."""
+        late, timeless = self._late(rows), pl.col(TIME).is_null()
+        return self.sides.late(rows.filter(timeless if late is None else late | timeless))
+
+    def leaves_out(self, partials: pl.DataFrame) -> bool:
+        """See :class:`headrace.kernel.protocols.StatefulOperator`: rows without event time match nothing."""
+        return bool(partials[TIME].has_nulls())
+
+    def _late(self, rows: pl.LazyFrame) -> pl.Expr | None:
+        if columns.ROW_WATERMARK not in rows.collect_schema():
+            return None
+        return (pl.col(TIME) < pl.col(columns.ROW_WATERMARK) - self.allowed_lateness_us).fill_null(value=False)
