@@ -17,7 +17,7 @@ import polars as pl
 
 from headrace.kernel.durations import format_duration_us
 from headrace.kernel.errors import SpecError
-from headrace.kernel.protocols import OperatorState
+from headrace.kernel.protocols import OperatorContext
 from operators.interval_join_instance import IntervalJoinInstance
 from operators.join_sides import JoinSides
 from operators.timed_join import TimedJoin
@@ -67,13 +67,15 @@ class IntervalJoin(TimedJoin):
         """See :class:`headrace.kernel.protocols.StatefulOperator`."""
         return self.sides.output()
 
-    def open(self, schema: pl.Schema, state: OperatorState | None) -> IntervalJoinInstance:
+    def open(self, schema: pl.Schema, context: OperatorContext) -> IntervalJoinInstance:
         """An instance over tagged rows of ``schema``.
 
         Raises:
             GraphChangedError: The state was made over other types, or by a newer release.
         """
-        return IntervalJoinInstance(self.sides, (self.lower_us, self.upper_us), self.allowed_lateness_us, schema, state)
+        return IntervalJoinInstance(
+            self.sides, (self.lower_us, self.upper_us), self.allowed_lateness_us, schema, context.state
+        )
 
 
 def _signed(us: int) -> str:

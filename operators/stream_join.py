@@ -21,9 +21,8 @@ import polars as pl
 
 from headrace.kernel import columns
 from headrace.kernel.durations import format_duration_us
-from headrace.kernel.protocols import LATE, MAIN, Determinism, OperatorInstance, OperatorState
+from headrace.kernel.protocols import LATE, MAIN, Determinism, OperatorContext, OperatorInstance
 from operators.determinism import weakest
-from operators.interval_join_instance import IntervalJoinInstance
 from operators.join_sides import JoinSides
 from operators.stream_join_instance import AppendingJoinInstance, UpdatingJoinInstance
 from operators.timed_join import TimedJoin
@@ -91,7 +90,7 @@ class StreamJoin(TimedJoin):
         weight = {columns.WEIGHT: columns.WEIGHT_TYPE} if self.updates else {}
         return pl.Schema({**self.sides.output(), **weight})
 
-    def open(self, schema: pl.Schema, state: OperatorState | None) -> OperatorInstance:
+    def open(self, schema: pl.Schema, context: OperatorContext) -> OperatorInstance:
         """An instance over tagged rows of ``schema``.
 
         Raises:
@@ -99,7 +98,5 @@ class StreamJoin(TimedJoin):
         """
         late = self.allowed_lateness_us
         if self.updates or self.sides.half:
-            return UpdatingJoinInstance(self.sides, self.ttl_us, late, schema, state, gives_weight=self.updates)
-        if self.ttl_us is None:
-            return AppendingJoinInstance(self.sides, schema, state)
-        return IntervalJoinInstance(self.sides, (-self.ttl_us, self.ttl_us), late, schema, state)
+            return UpdatingJoinInstance(self.sides, self.ttl_us, late, schema, context, gives_weight=self.updates)
+        return AppendingJoinInstance(self.sides, self.ttl_us, late, schema, context)

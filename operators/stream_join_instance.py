@@ -1,23 +1,27 @@
-"""Regular joins at work: inner joins of streams that only grow, and joins that take rows back."""
+"""Regular joins at work: inner joins of streams that only grow, and joins that take rows back.
+
+State is keyed: the rows of each side by their join key, told apart by a number that means nothing else.
+"""
 
 from __future__ import annotations
 
+import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 import polars as pl
 
 from headrace.kernel import columns
-from headrace.kernel.protocols import MAIN, Emission, OperatorState
+from headrace.kernel.keyed import KeyedLayout, KeyedState
+from headrace.kernel.protocols import MAIN, Emission, OperatorContext, OperatorState
 from operators.closed_time import ClosedTime
 from operators.join_pairs import pairs, right_name
 from operators.join_sides import SIDE, TIME, JoinSides, Side
-from operators.merged import fitting
-from operators.untimed import UntimedInstance
 
 VERSION: Final = 1
 _SIDES: Final[Sequence[Side]] = ("left", "right")
-_MAX_CHUNKS: Final = 32
+_NUMBER: Final = "_number"
 _ROW: Final = "_row"
 _MATCHES: Final = "_matches"
 """By how many rows of the other side a row is matched, by weight."""
@@ -25,93 +29,46 @@ _BEFORE: Final = "_before"
 _AFTER: Final = "_after"
 
 
-class AppendingJoinInstance(UntimedInstance):
-    """An inner join of streams without changes; implements :class:`headrace.kernel.protocols.OperatorInstance`.
-
-    State: the rows of both sides.
-
-    Args:
-        sides: The sides.
-        schema: Types of the tagged rows.
-        state: Where to resume.
-
-    Raises:
-        GraphChangedError: The state was made over other types, or by a newer release.
-    """
-
-    def __init__(self, sides: JoinSides, schema: pl.Schema, state: OperatorState | None) -> None:
-        self._sides = sides
-        self._held: dict[str, pl.DataFrame] = {}
-        for side in _SIDES:
-            empty = _of(sides, side, pl.DataFrame(schema=schema))
-            self._held[side] = empty if state is None else fitting(state, side, empty.schema, VERSION, sides.label)
-
-    def process(self, partials: pl.DataFrame) -> Emission:
-        """Take in rows; gives out the pairs that they complete."""
-        left, right = (_of(self._sides, side, partials) for side in _SIDES)
-        out = []
-        if left.height:
-            out.append(self._pairs(left, self._held["right"]))
-            self._held["left"] = _grown(self._held["left"], left)
-        if right.height:
-            out.append(self._pairs(self._held["left"], right))
-            self._held["right"] = _grown(self._held["right"], right)
-        given = [frame for frame in out if frame.height]
-        return {MAIN: pl.concat(given)} if given else {}
-
-    def rows_held(self) -> int:
-        """Rows of both sides."""
-        return sum(held.height for held in self._held.values())
-
-    def snapshot(self) -> OperatorState:
-        """See :class:`headrace.kernel.protocols.OperatorInstance`."""
-        return OperatorState(VERSION, {}, {**self._held})
-
-    def _pairs(self, left: pl.DataFrame, right: pl.DataFrame) -> pl.DataFrame:
-        found = pairs(self._sides, left.lazy(), right.lazy(), None, left.height + right.height)
-        return found.select(self._sides.outputs("", ""))
-
-
-class UpdatingJoinInstance:
-    """A join that counts matches; implements :class:`headrace.kernel.protocols.OperatorInstance`.
-
-    State: the rows of both sides, equal ones as one with their weight; and where a row's fate depends on having a
-    match, by how many it is matched.
+class StreamJoinInstance(ABC):
+    """What both kinds share; implements :class:`headrace.kernel.protocols.OperatorInstance`.
 
     Args:
         sides: The sides.
         ttl: How far apart in event time rows may be, microseconds; None: any distance.
         lateness: How much later than the watermark rows are forgotten, microseconds.
         schema: Types of the tagged rows.
-        state: Where to resume.
-        gives_weight: The output has ``_weight``; without, all weights are 1.
+        context: Where to resume, and who keeps the state.
 
     Raises:
         GraphChangedError: The state was made over other types, or by a newer release.
     """
 
     def __init__(
-        self,
-        sides: JoinSides,
-        ttl: int | None,
-        lateness: int,
-        schema: pl.Schema,
-        state: OperatorState | None,
-        *,
-        gives_weight: bool,
+        self, sides: JoinSides, ttl: int | None, lateness: int, schema: pl.Schema, context: OperatorContext
     ) -> None:
         self._sides = sides
         self._ttl = ttl
-        self._gives_weight = gives_weight
-        self._time = ClosedTime(lateness, None, state)
-        self._held: dict[str, pl.DataFrame] = {}
-        self._names: dict[Side, list[str]] = {}
+        self._bounds = None if ttl is None else (-ttl, ttl)
+        self._time = ClosedTime(lateness, None, context.state)
+        time = [TIME] if sides.timed else []
+        self._names: dict[Side, list[str]] = {side: [*sides.keys, *time, *sides.own(side)] for side in _SIDES}
+        self._held: dict[Side, KeyedState] = {}
         for side in _SIDES:
-            own = _of(sides, side, pl.DataFrame(schema=schema))
-            self._names[side] = own.columns
-            layout = pl.Schema({**own.schema, columns.WEIGHT: columns.WEIGHT_TYPE, _MATCHES: columns.WEIGHT_TYPE})
-            held = pl.DataFrame(schema=layout)
-            self._held[side] = held if state is None else fitting(state, side, layout, VERSION, sides.label)
+            stored = {name: schema[name] for name in self._names[side]} | dict(self._kept()) | {_NUMBER: pl.Int64()}
+            layout = KeyedLayout(
+                side, pl.Schema(stored), sides.keys, [_NUMBER], VERSION, TIME if sides.timed else None, ttl
+            )
+            self._held[side] = context.keyed(layout)
+        # Numbers of different instances must differ, and instances share no state.
+        self._next = secrets.randbelow(2**62)
+
+    @abstractmethod
+    def _kept(self) -> pl.Schema:
+        """What is kept of a row besides its columns."""
+
+    @abstractmethod
+    def _joined(self, rows: pl.DataFrame) -> list[pl.DataFrame]:
+        """Takes rows in; what they change: the columns of the output and ``_weight``."""
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -121,24 +78,15 @@ class UpdatingJoinInstance:
     def process(self, partials: pl.DataFrame) -> Emission:
         """Take in rows; gives out what they change."""
         rows = self._accepted(partials)
-        if not rows.height:
-            return {}
-        touched = self._touched(rows)
-        found = self._changed_pairs(touched)
-        out = [self._pair_changes(found)]
-        for side in _SIDES:
-            counted = self._counted(side, touched[side], found)
-            out += self._alone(side, counted)
-            rest = counted.filter(pl.col(_AFTER) != 0).rename({_AFTER: columns.WEIGHT})
-            self._held[side] = _grown(self._held[side], rest.select(self._held[side].columns))
-        return self._emission([frame for frame in out if frame.height])
+        given = [frame for frame in self._joined(rows) if frame.height] if rows.height else []
+        return self._emission(pl.concat(given)) if given else {}
 
     def advance(self, watermark: int) -> Emission:
         """Forget what is a ``ttl`` older than the watermark; nothing is given out."""
         closed = self._time.close(watermark)
         if self._ttl is not None:
-            for side in _SIDES:
-                self._held[side] = self._held[side].filter(pl.col(TIME) >= closed - self._ttl)
+            for held in self._held.values():
+                held.expire(closed - 1)  # one that is exactly a ttl older may still match
         return {}
 
     def drain(self) -> Emission:
@@ -155,9 +103,11 @@ class UpdatingJoinInstance:
 
     def snapshot(self) -> OperatorState:
         """See :class:`headrace.kernel.protocols.OperatorInstance`."""
-        return OperatorState(VERSION, self._time.values, {**self._held})
+        keyed = {str(side): held.snapshot() for side, held in self._held.items()}
+        return OperatorState(VERSION, self._time.values, keyed=keyed)
 
-    # ------------------------------------------------------------------------------------------------------ inside
+    def _emission(self, changes: pl.DataFrame) -> Emission:
+        return {MAIN: changes}
 
     def _accepted(self, partials: pl.DataFrame) -> pl.DataFrame:
         if self._ttl is None:
@@ -167,111 +117,179 @@ class UpdatingJoinInstance:
             closed -= self._ttl  # what is taken back may be older than the watermark
         return self._time.accepted(partials, TIME, None if closed is None else pl.col(TIME) < closed)
 
-    def _touched(self, rows: pl.DataFrame) -> dict[Side, pl.DataFrame]:
-        """Takes the rows of all keys that rows are about out of the state; with their weights before and after."""
-        keys = rows.select(self._sides.keys).unique()
-        touched: dict[Side, pl.DataFrame] = {}
-        for side in _SIDES:
-            held = self._held[side]
-            old = held.join(keys, on=self._sides.keys, how="semi", nulls_equal=True)
-            if old.height:
-                self._held[side] = held.join(keys, on=self._sides.keys, how="anti", nulls_equal=True)
-            weight = pl.col(columns.WEIGHT)
-            fresh = rows.filter(_is(side)).select(*self._names[side], weight if self._sides.weighted else _one())
-            both = pl.concat(
-                [
-                    old.with_columns(weight.alias(_BEFORE)),
-                    fresh.with_columns(_zero(_BEFORE), _zero(_MATCHES)).select(*old.columns, _BEFORE),
-                ]
-            )
-            touched[side] = (
-                both.group_by(self._names[side])
-                .agg(pl.col(_BEFORE, _MATCHES).sum(), weight.sum().alias(_AFTER))
-                .with_row_index(_ROW)
-            )
-        return touched
+    def _of(self, side: Side, rows: pl.DataFrame, *more: pl.Expr) -> pl.DataFrame:
+        """The rows of one side with its own columns."""
+        mine = pl.col(SIDE) if side == "right" else ~pl.col(SIDE)
+        return rows.filter(mine).select(*self._names[side], *more)
 
-    def _changed_pairs(self, touched: Mapping[Side, pl.DataFrame]) -> pl.DataFrame:
+    def _numbers(self, count: int) -> pl.Series:
+        first, self._next = self._next, self._next + count
+        return pl.int_range(first, self._next, dtype=pl.Int64, eager=True).alias(_NUMBER)
+
+    def _pairs(self, left: pl.LazyFrame, right: pl.LazyFrame, size: int) -> pl.DataFrame:
+        return pairs(self._sides, left, right, self._bounds, size)
+
+
+class AppendingJoinInstance(StreamJoinInstance):
+    """An inner join of streams without changes."""
+
+    def _kept(self) -> pl.Schema:
+        return pl.Schema()
+
+    def _joined(self, rows: pl.DataFrame) -> list[pl.DataFrame]:
+        left, right = (self._of(side, rows) for side in _SIDES)
+        out = []
+        if left.height:
+            out.append(self._given(left, self._held["right"].find(left)))
+            self._put("left", left)
+        if right.height:
+            out.append(self._given(self._held["left"].find(right), right))
+            self._put("right", right)
+        return out
+
+    def _put(self, side: Side, rows: pl.DataFrame) -> None:
+        self._held[side].put(rows.with_columns(self._numbers(rows.height)))
+
+    def _given(self, left: pl.DataFrame, right: pl.DataFrame) -> pl.DataFrame:
+        found = self._pairs(left.lazy(), right.lazy(), left.height + right.height)
+        return found.select(self._sides.outputs("", ""))
+
+
+class UpdatingJoinInstance(StreamJoinInstance):
+    """A join that counts matches.
+
+    Equal rows are kept as one, with their weight; and where a row's fate depends on having a match, with the number of
+    its matches. Rows without a key need no state: they match nothing, so they pass as they weigh.
+
+    Args:
+        sides: The sides.
+        ttl: See :class:`StreamJoinInstance`.
+        lateness: See :class:`StreamJoinInstance`.
+        schema: See :class:`StreamJoinInstance`.
+        context: See :class:`StreamJoinInstance`.
+        gives_weight: The output has ``_weight``; without, rows are only ever given out once more.
+    """
+
+    def __init__(
+        self,
+        sides: JoinSides,
+        ttl: int | None,
+        lateness: int,
+        schema: pl.Schema,
+        context: OperatorContext,
+        *,
+        gives_weight: bool,
+    ) -> None:
+        super().__init__(sides, ttl, lateness, schema, context)
+        self._gives_weight = gives_weight
+
+    def _kept(self) -> pl.Schema:
+        return pl.Schema({columns.WEIGHT: columns.WEIGHT_TYPE, _MATCHES: columns.WEIGHT_TYPE})
+
+    def _joined(self, rows: pl.DataFrame) -> list[pl.DataFrame]:
+        keyless = pl.any_horizontal(pl.col(self._sides.keys).is_null())
+        out = self._keyless(rows.filter(keyless))
+        rows = rows.filter(~keyless)
+        if not rows.height:
+            return out
+        touched = {side: self._touched(side, rows) for side in _SIDES}
+        found = self._changed_pairs(touched["left"], touched["right"])
+        if not self._sides.half:
+            out.append(self._pair_changes(found))
+        for side in _SIDES:
+            counted = self._counted(side, touched[side], found) if self._counts(side) else touched[side]
+            if self._counts(side):
+                out.append(self._alone(side, counted))
+            self._keep(side, counted)
+        return out
+
+    def _emission(self, changes: pl.DataFrame) -> Emission:
+        names = [name for name in changes.columns if name != columns.WEIGHT]
+        if self._gives_weight:
+            changes = changes.group_by(names).agg(pl.col(columns.WEIGHT).sum()).filter(pl.col(columns.WEIGHT) != 0)
+            return {MAIN: changes.sort(columns.WEIGHT)} if changes.height else {}
+        often = pl.int_range(pl.len()).repeat_by(columns.WEIGHT).explode(empty_as_null=False)
+        places = changes.select(often).to_series()
+        return {MAIN: changes[places].select(names)} if places.len() else {}
+
+    def _weight(self) -> pl.Expr:
+        one = pl.lit(1, columns.WEIGHT_TYPE).alias(columns.WEIGHT)
+        return pl.col(columns.WEIGHT) if self._sides.weighted else one
+
+    def _keyless(self, rows: pl.DataFrame) -> list[pl.DataFrame]:
+        out = []
+        for side in _SIDES:
+            if self._sides.keeps(side):
+                left, right = ("", None) if side == "left" else (None, "")
+                given = self._of(side, rows, self._weight())
+                out.append(given.select(*self._sides.outputs(left, right), columns.WEIGHT))
+        return out
+
+    def _touched(self, side: Side, rows: pl.DataFrame) -> pl.DataFrame:
+        """The rows of all keys that rows are about, with their weights before and after."""
+        names, weight = self._names[side], pl.col(columns.WEIGHT)
+        old = self._held[side].find(rows.select(self._sides.keys).unique())
+        fresh = self._of(side, rows, self._weight())
+        none = [pl.lit(0, columns.WEIGHT_TYPE).alias(name) for name in (_BEFORE, _MATCHES)]
+        fresh = fresh.with_columns(*none, pl.lit(None, pl.Int64).alias(_NUMBER))
+        both = pl.concat([old.with_columns(weight.alias(_BEFORE)), fresh], how="diagonal")
+        return (
+            both.group_by(names)
+            .agg(pl.col(_BEFORE, _MATCHES).sum(), weight.sum().alias(_AFTER), pl.col(_NUMBER).max())
+            .with_row_index(_ROW)
+        )
+
+    def _changed_pairs(self, left: pl.DataFrame, right: pl.DataFrame) -> pl.DataFrame:
         """The pairs of which a row has another weight than before."""
-        left, right = touched["left"], touched["right"]
-        changed = pl.col(_BEFORE) != pl.col(_AFTER)
-        bounds = None if self._ttl is None else (-self._ttl, self._ttl)
-        size = left.height + right.height
+        changed, size = pl.col(_BEFORE) != pl.col(_AFTER), left.height + right.height
         return pl.concat(
             [
-                pairs(self._sides, left.lazy().filter(changed), right.lazy(), bounds, size),
-                pairs(self._sides, left.lazy().filter(~changed), right.lazy().filter(changed), bounds, size),
+                self._pairs(left.lazy().filter(changed), right.lazy(), size),
+                self._pairs(left.lazy().filter(~changed), right.lazy().filter(changed), size),
             ]
         )
 
     def _pair_changes(self, found: pl.DataFrame) -> pl.DataFrame:
-        if self._sides.half:
-            return pl.DataFrame()
         before = pl.col(_BEFORE) * pl.col(right_name(_BEFORE))
         after = pl.col(_AFTER) * pl.col(right_name(_AFTER))
         return found.select(*self._sides.outputs("", ""), (after - before).alias(columns.WEIGHT))
 
-    def _counted(self, side: Side, touched: pl.DataFrame, found: pl.DataFrame) -> pl.DataFrame:
-        """Touched rows with their matches before (:data:`_BEFORE` counts rows, this counts matches) and after."""
-        if not self._counts_matches(side):
-            return touched.with_columns(pl.col(_MATCHES).alias(_was(_MATCHES)))
-        mine, other = (_ROW, right_name) if side == "left" else (right_name(_ROW), str)
-        changes = found.group_by(pl.col(mine).alias(_ROW)).agg(
-            pl.col(other(_BEFORE)).sum().alias("_matched_before"), pl.col(other(_AFTER)).sum().alias("_matched_after")
-        )
-        before, after = (pl.col(name).fill_null(0) for name in ("_matched_before", "_matched_after"))
-        now = pl.when(pl.col(_BEFORE) == 0).then(after).otherwise(pl.col(_MATCHES) + after - before)
-        return touched.join(changes, on=_ROW, how="left").with_columns(
-            pl.col(_MATCHES).alias(_was(_MATCHES)), now.alias(_MATCHES)
-        )
-
-    def _counts_matches(self, side: Side) -> bool:
+    def _counts(self, side: Side) -> bool:
+        """Whether what is given out of a side depends on the number of matches."""
         return self._sides.keeps(side) or (self._sides.half and side == "left")
 
-    def _alone(self, side: Side, counted: pl.DataFrame) -> list[pl.DataFrame]:
+    def _counted(self, side: Side, touched: pl.DataFrame, found: pl.DataFrame) -> pl.DataFrame:
+        """Touched rows with the number of matches that they have had, and now have."""
+        row, other = (_ROW, right_name) if side == "left" else (right_name(_ROW), str)
+        changes = found.group_by(pl.col(row).alias(_ROW)).agg(
+            pl.col(other(_BEFORE)).sum().alias("_less"), pl.col(other(_AFTER)).sum().alias("_more")
+        )
+        less, more = pl.col("_less").fill_null(0), pl.col("_more").fill_null(0)
+        now = pl.when(pl.col(_BEFORE) == 0).then(more).otherwise(pl.col(_MATCHES) + more - less)
+        return touched.join(changes, on=_ROW, how="left").with_columns(
+            pl.col(_MATCHES).alias(_had(_MATCHES)), now.alias(_MATCHES)
+        )
+
+    def _alone(self, side: Side, counted: pl.DataFrame) -> pl.DataFrame:
         """What changes of the rows that are given out for having no match; for ``semi``, for having one."""
-        if not self._counts_matches(side):
-            return []
-        matched = self._sides.how == "semi"
-        before = pl.when((pl.col(_was(_MATCHES)) > 0) == matched).then(pl.col(_BEFORE)).otherwise(0)
-        after = pl.when((pl.col(_MATCHES) > 0) == matched).then(pl.col(_AFTER)).otherwise(0)
+        wanted = self._sides.how == "semi"
+        before = pl.when((pl.col(_had(_MATCHES)) > 0) == wanted).then(pl.col(_BEFORE)).otherwise(0)
+        after = pl.when((pl.col(_MATCHES) > 0) == wanted).then(pl.col(_AFTER)).otherwise(0)
         left, right = ("", None) if side == "left" else (None, "")
-        return [counted.select(*self._sides.outputs(left, right), (after - before).alias(columns.WEIGHT))]
+        return counted.select(*self._sides.outputs(left, right), (after - before).alias(columns.WEIGHT))
 
-    def _emission(self, frames: list[pl.DataFrame]) -> Emission:
-        if not frames:
-            return {}
-        both = pl.concat(frames)
-        names = [name for name in both.columns if name != columns.WEIGHT]
-        if self._gives_weight:
-            both = both.group_by(names).agg(pl.col(columns.WEIGHT).sum()).filter(pl.col(columns.WEIGHT) != 0)
-            return {MAIN: both.sort(columns.WEIGHT)} if both.height else {}
-        places = both.select(pl.int_range(pl.len()).repeat_by(columns.WEIGHT).explode(empty_as_null=False)).to_series()
-        return {MAIN: both[places].select(names)} if places.len() else {}
-
-
-def _of(sides: JoinSides, side: Side, rows: pl.DataFrame) -> pl.DataFrame:
-    """The rows of one side with its own columns, without weights."""
-    time = [TIME] if sides.timed else []
-    return rows.filter(_is(side)).select(*sides.keys, *time, *sides.own(side))
+    def _keep(self, side: Side, counted: pl.DataFrame) -> None:
+        """Brings the state to what touched rows are now."""
+        changed = pl.col(_BEFORE) != pl.col(_AFTER)
+        if self._counts(side):
+            changed |= pl.col(_MATCHES) != pl.col(_had(_MATCHES))
+        now = counted.filter(changed)
+        held = self._held[side]
+        held.remove(now.filter((pl.col(_AFTER) == 0) & pl.col(_NUMBER).is_not_null()))
+        rest = now.filter(pl.col(_AFTER) != 0)
+        rest = rest.with_columns(pl.col(_NUMBER).fill_null(self._numbers(rest.height)))
+        held.put(rest.select(*self._names[side], pl.col(_AFTER).alias(columns.WEIGHT), _MATCHES, _NUMBER))
 
 
-def _is(side: Side) -> pl.Expr:
-    return pl.col(SIDE) if side == "right" else ~pl.col(SIDE)
-
-
-def _grown(held: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
-    grown = held.vstack(rows)
-    return grown.rechunk() if grown.n_chunks() > _MAX_CHUNKS else grown
-
-
-def _zero(name: str) -> pl.Expr:
-    return pl.lit(0, columns.WEIGHT_TYPE).alias(name)
-
-
-def _one() -> pl.Expr:
-    return pl.lit(1, columns.WEIGHT_TYPE).alias(columns.WEIGHT)
-
-
-def _was(name: str) -> str:
+def _had(name: str) -> str:
     return f"{name}:before"

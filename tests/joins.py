@@ -11,6 +11,7 @@ import polars as pl
 from hypothesis import strategies as st
 
 from headrace.kernel import columns
+from headrace.testing import operator_context
 from operators.join_sides import JoinInput, JoinSide, JoinSides
 from tests.windows import Row, Tail, frame_of, pieces, stored, tail_of
 
@@ -117,7 +118,7 @@ def play(
     """
     sides = operator.sides
     schema = schema_of(operator)
-    instance = operator.open(schema, None)
+    instance = operator.open(schema, operator_context())
     main: list[pl.DataFrame] = []
     late: list[tuple[str, str | None]] = []
     promised: int | None = None
@@ -150,7 +151,7 @@ def play(
         assert promised is None or outgoing >= promised
         promised = outgoing
         if next(steps) in restarts:
-            instance = operator.open(schema, stored(instance.snapshot()))
+            instance = operator.open(schema, operator_context(stored(instance.snapshot())))
     give(instance.drain())
     return Joined(main, in_order(late), instance)
 

@@ -8,6 +8,7 @@ from typing import Final
 import polars as pl
 
 from headrace.jobs.spec_joins import JoinSpec
+from headrace.kernel.errors import InternalError
 from headrace.kernel.protocols import StatefulOperator
 from headrace.runtime.graph import Node, StatefulNode, Stream, TransformNode
 from operators.interval_join import IntervalJoin
@@ -64,4 +65,6 @@ def _side(stream: JoinedStream, on: list[str], prefix: str, *, timed: bool) -> J
 def _operator(node_id: str, join: JoinSpec, sides: JoinSides) -> StatefulOperator:
     if join.within is not None:
         return IntervalJoin(node_id, sides, join.within.lower, join.within.upper, join.allowed_lateness)
+    if join.kind != "regular":
+        raise InternalError(f"join {node_id!r} of kind {join.kind}")
     return StreamJoin(node_id, sides, join.ttl, join.allowed_lateness)
