@@ -133,6 +133,19 @@ class KeyedRun:
 
 
 @dataclass(frozen=True, slots=True)
+class KeyedPart:
+    """What one instance has written.
+
+    Attributes:
+        base: Runs of which no two share a hash.
+        changes: Runs whose rows replace or remove those of the base and of earlier changes.
+    """
+
+    base: Sequence[KeyedRun]
+    changes: Sequence[KeyedRun]
+
+
+@dataclass(frozen=True, slots=True)
 class KeyedSnapshot:
     """Keyed state at a barrier, opaque to operators: immutable, valid however the state goes on.
 
@@ -142,8 +155,7 @@ class KeyedSnapshot:
         key: As in the layout.
         within: As in the layout.
         probe: :func:`hash_probe` of the process that wrote it.
-        parts: What different instances wrote, of which no two hold one key; each has runs, later ones replacing
-            rows of earlier ones.
+        parts: What different instances wrote, of which no two hold one key.
         rows: Rows in it, those that wait to be merged counted more than once.
     """
 
@@ -152,7 +164,7 @@ class KeyedSnapshot:
     key: Sequence[str]
     within: Sequence[str]
     probe: str
-    parts: Sequence[Sequence[KeyedRun]]
+    parts: Sequence[KeyedPart]
     rows: int
 
 

@@ -10,6 +10,7 @@ from headrace.kernel.keyed import KeyedLayout, KeyedState, KeyGroups
 from headrace.kernel.protocols import OperatorState
 from headrace.state.keyed import KeyedStore, MemoryBudget
 from headrace.state.runs import RunFolder
+from headrace.state.sorted_rows import Hashing
 
 DEFAULT_MEMORY: Final = 512 * 1024 * 1024
 
@@ -65,8 +66,11 @@ class StateContext:
 
     def keyed(self, layout: KeyedLayout) -> KeyedState:
         """See :meth:`headrace.kernel.protocols.OperatorContext.keyed`."""
+        store = KeyedStore(Hashing(layout), self.runs, self.budget)
         snapshot = self.state.keyed.get(layout.name) if self.state else None
-        return KeyedStore(layout, self.runs, self.budget, self.where, snapshot, self.key_groups)
+        if snapshot is not None:
+            store.restore(snapshot, self.key_groups, self.where)
+        return store
 
     def narrowed(self, key_groups: KeyGroups, state: OperatorState | None) -> StateContext:
         """See :meth:`headrace.kernel.protocols.OperatorContext.narrowed`."""

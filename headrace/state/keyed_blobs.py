@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import base64
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from urllib.parse import quote
 
 import polars as pl
 
-from headrace.kernel.keyed import KeyedRun, KeyedSnapshot, RunFile
+from headrace.kernel.keyed import KeyedPart, KeyedRun, KeyedSnapshot, RunFile
 from headrace.kernel.protocols import BlobStore
 from headrace.state.frames import checked_blob, frame_from_ipc, frame_to_ipc
-from headrace.state.records import FrameRef, KeyedRef, OperatorStateRef, RunRef
+from headrace.state.records import FrameRef, KeyedRef, OperatorStateRef, PartRef, RunRef
 from headrace.state.runs import RunFolder
 
 
@@ -44,12 +44,16 @@ class KeyedBlobs:
 
     def forget_all_but(self, operators: Iterable[OperatorStateRef]) -> None:
         """No later record needs other runs than those of the last one and new ones."""
-        needed = {run.id for ref in operators for keyed in ref.keyed.values() for part in keyed.parts for run in part}
+        needed = {
+            run.id for ref in operators for keyed in ref.keyed.values() for part in keyed.parts for run in part.runs
+        }
         self._written = {key: blob for key, blob in self._written.items() if key in needed}
 
     def _save(self, below: str, snapshot: KeyedSnapshot) -> KeyedRef:
         columns = base64.b64encode(frame_to_ipc(pl.DataFrame(schema=snapshot.schema))).decode()
-        parts = tuple(tuple(self._save_run(below, run) for run in part) for part in snapshot.parts)
+        parts = tuple(
+            PartRef(self._save_runs(below, part.base), self._save_runs(below, part.changes)) for part in snapshot.parts
+        )
         return KeyedRef(
             snapshot.version,
             columns,
@@ -59,6 +63,9 @@ class KeyedBlobs:
             snapshot.rows,
             parts,
         )
+
+    def _save_runs(self, below: str, runs: Sequence[KeyedRun]) -> tuple[RunRef, ...]:
+        return tuple(self._save_run(below, run) for run in runs)
 
     def _save_run(self, below: str, run: KeyedRun) -> RunRef:
         file = run.file
@@ -72,7 +79,13 @@ class KeyedBlobs:
 
     def _restore(self, ref: KeyedRef, runs: RunFolder, files: dict[str, RunFile]) -> KeyedSnapshot:
         schema = frame_from_ipc(base64.b64decode(ref.columns), "record.json").schema
-        parts = [[self._restore_run(run, runs, files) for run in part] for part in ref.parts]
+        parts = [
+            KeyedPart(
+                [self._restore_run(run, runs, files) for run in part.base],
+                [self._restore_run(run, runs, files) for run in part.changes],
+            )
+            for part in ref.parts
+        ]
         return KeyedSnapshot(ref.version, schema, ref.key, ref.within, ref.probe, parts, ref.rows)
 
     def _restore_run(self, ref: RunRef, runs: RunFolder, files: dict[str, RunFile]) -> KeyedRun:

@@ -39,6 +39,19 @@ class RunRef:
 
 
 @dataclass(frozen=True, slots=True)
+class PartRef:
+    """What one instance has written (:class:`headrace.kernel.keyed.KeyedPart`)."""
+
+    base: Sequence[RunRef]
+    changes: Sequence[RunRef]
+
+    @property
+    def runs(self) -> Sequence[RunRef]:
+        """All of them."""
+        return (*self.base, *self.changes)
+
+
+@dataclass(frozen=True, slots=True)
 class KeyedRef:
     """Keyed state as the record keeps it (:class:`headrace.kernel.keyed.KeyedSnapshot`).
 
@@ -52,7 +65,7 @@ class KeyedRef:
     within: Sequence[str]
     probe: str
     rows: int
-    parts: Sequence[Sequence[RunRef]]
+    parts: Sequence[PartRef]
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +206,10 @@ def _from_json(value: dict[str, Any]) -> Checkpoint:
 
 
 def _keyed(value: dict[str, Any]) -> KeyedRef:
-    parts = tuple(tuple(RunRef(**run) for run in part) for part in value["parts"])
+    parts = tuple(
+        PartRef(tuple(RunRef(**run) for run in part["base"]), tuple(RunRef(**run) for run in part["changes"]))
+        for part in value["parts"]
+    )
     return KeyedRef(**{**value, "key": tuple(value["key"]), "within": tuple(value["within"]), "parts": parts})
 
 

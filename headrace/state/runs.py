@@ -80,9 +80,11 @@ class RunFolder:
         if self._folder is None:
             self._parent.mkdir(parents=True, exist_ok=True)
             _remove_abandoned(self._parent)
-            self._folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=self._parent))
-            lock = os.open(self._folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            # It gets its name once it is locked, so that nobody takes it for abandoned.
+            made = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}", dir=self._parent))
+            lock = os.open(made / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(lock, fcntl.LOCK_EX)
+            self._folder = made.rename(made.with_name(made.name.removeprefix(".")))
             # Each file's finalizer holds this folder, so that it goes when the last of its files has gone.
             self._finalizer = weakref.finalize(self, _remove_folder, self._folder, lock)
         return self._folder
