@@ -20,7 +20,12 @@ def right_name(name: str) -> str:
 
 
 def pairs(
-    sides: JoinSides, left: pl.LazyFrame, right: pl.LazyFrame, bounds: tuple[int, int] | None, rows: int
+    sides: JoinSides,
+    left: pl.LazyFrame,
+    right: pl.LazyFrame,
+    bounds: tuple[int, int] | None,
+    rows: int,
+    also: Sequence[str] = (),
 ) -> pl.DataFrame:
     """The pairs that match: the columns of both sides, keys and shared columns once.
 
@@ -30,8 +35,9 @@ def pairs(
         right: Right rows likewise; columns that are neither keys nor their own get :func:`right_name`.
         bounds: How much later the left row is, at least and at most, microseconds; None: time says nothing.
         rows: How many rows both have, about.
+        also: Further columns that must be equal.
     """
-    on: Sequence[str] = sides.keys
+    on = [*sides.keys, *also]
     own = sides.own("right")
     right = right.rename(
         {name: right_name(name) for name in right.collect_schema() if name not in own and name not in on}

@@ -47,12 +47,23 @@ class JoinSide:
         on: Its key columns, in the order of the other side's.
         time: Its event-time column; None: the join needs none.
         prefix: Put before the names of its columns, but those of shared keys.
+        instead: A column that gives the event time of rows that have none.
     """
 
     schema: pl.Schema
     on: Sequence[str]
     time: str | None = None
     prefix: str = ""
+    instead: str | None = None
+
+    def microseconds(self, where: str) -> pl.Expr | None:
+        """The event time of its rows; None: the join needs none."""
+        if self.time is None:
+            return None
+        time = times.microseconds(self.time, self.schema[self.time], where)
+        if self.instead is None:
+            return time
+        return pl.coalesce(time, times.microseconds(self.instead, self.schema[self.instead], where))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -201,8 +212,9 @@ class JoinSides:
             for out, dtype in self._both().items()
         ]
         tags = [pl.lit(side == "right").alias(SIDE)]
-        if given.time is not None:
-            tags.append(times.microseconds(given.time, given.schema[given.time], self.label).alias(TIME))
+        time = given.microseconds(self.label)
+        if time is not None:
+            tags.append(time.alias(TIME))
         tags += [
             one_zero(pl.col(name), given.schema[name]).alias(key) for key, name in zip(self.keys, given.on, strict=True)
         ]

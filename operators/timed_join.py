@@ -79,7 +79,11 @@ class TimedJoin:
         """See :class:`headrace.kernel.protocols.StatefulOperator`: rows without event time match nothing."""
         return bool(partials[TIME].has_nulls())
 
+    def is_late(self) -> pl.Expr:
+        """Whether a tagged row is late; null: it is not."""
+        return pl.col(TIME) < pl.col(columns.ROW_WATERMARK) - self.allowed_lateness_us
+
     def _late(self, rows: pl.LazyFrame) -> pl.Expr | None:
         if columns.ROW_WATERMARK not in rows.collect_schema():
             return None
-        return (pl.col(TIME) < pl.col(columns.ROW_WATERMARK) - self.allowed_lateness_us).fill_null(value=False)
+        return self.is_late().fill_null(value=False)

@@ -7,13 +7,18 @@ from typing import Final
 
 import polars as pl
 
-from headrace.jobs.spec_joins import JoinSpec
-from headrace.kernel.errors import InternalError
+from headrace.jobs.spec_joins import JoinHoppingSpec, JoinSpec, JoinTumblingSpec
+from headrace.kernel import columns
+from headrace.kernel.errors import SpecError
 from headrace.kernel.protocols import StatefulOperator
 from headrace.runtime.graph import Node, StatefulNode, Stream, TransformNode
 from operators.interval_join import IntervalJoin
 from operators.join_sides import JoinInput, JoinSide, JoinSides, Together
+from operators.slices import Slices
 from operators.stream_join import StreamJoin
+from operators.time_scales import time_scale
+from operators.version_join import VersionJoin
+from operators.window_join import WindowJoin
 
 LEFT: Final = "left"
 RIGHT: Final = "right"
@@ -41,11 +46,19 @@ def join_nodes(node_id: str, join: JoinSpec, left: JoinedStream, right: JoinedSt
     Raises:
         SpecError: The join does not fit the columns of its inputs.
     """
+    mine, other = ([pair[at] for pair in join.pairs] for at in (0, 1))
+    deletes = join.as_of is not None and {columns.DELETED, columns.TIMESTAMP} <= right.schema.keys()
     sides = JoinSides(
         node_id,
         join.how,
-        _side(left, [mine for mine, _ in join.pairs], join.left_prefix, timed=join.timed),
-        _side(right, [other for _, other in join.pairs], join.right_prefix, timed=join.timed),
+        JoinSide(left.schema, mine, left.time if join.timed else None, join.left_prefix),
+        JoinSide(
+            right.schema,
+            other,
+            right.time if join.timed else None,
+            join.right_prefix,
+            columns.TIMESTAMP if deletes else None,
+        ),
         join.where,
         join.event_time,
     )
@@ -58,13 +71,22 @@ def join_nodes(node_id: str, join: JoinSpec, left: JoinedStream, right: JoinedSt
     return [*inputs, both, StatefulNode(node_id, Stream(both.id), _operator(node_id, join, sides))]
 
 
-def _side(stream: JoinedStream, on: list[str], prefix: str, *, timed: bool) -> JoinSide:
-    return JoinSide(stream.schema, on, stream.time if timed else None, prefix)
-
-
 def _operator(node_id: str, join: JoinSpec, sides: JoinSides) -> StatefulOperator:
     if join.within is not None:
         return IntervalJoin(node_id, sides, join.within.lower, join.within.upper, join.allowed_lateness)
-    if join.kind != "regular":
-        raise InternalError(f"join {node_id!r} of kind {join.kind}")
+    if join.as_of is not None:
+        return VersionJoin(node_id, sides, join.as_of.direction, join.as_of.within, join.allowed_lateness)
+    if join.window is not None:
+        return WindowJoin(node_id, sides, _slices(sides, join.window), join.allowed_lateness)
     return StreamJoin(node_id, sides, join.ttl, join.allowed_lateness)
+
+
+def _slices(sides: JoinSides, window: JoinTumblingSpec | JoinHoppingSpec) -> Slices:
+    size, every = (
+        (window.hopping, window.every) if isinstance(window, JoinHoppingSpec) else (window.tumbling, window.tumbling)
+    )
+    if every > size:
+        raise SpecError(
+            f"{sides.label} has windows that begin further apart than they are long", hint="every is at most hopping"
+        )
+    return Slices(size, every, window.offset, time_scale(window.time_zone, {"size": size, "every": every}, sides.label))

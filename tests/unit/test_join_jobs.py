@@ -53,6 +53,14 @@ def job_of(folder: Path) -> headrace.Job:
         .sink_iceberg("local.ns.all", create=True, from_="all")
         .join("bids", "bids", on=["item", "at"], within={"lower": "0s", "upper": "0s"}, right_prefix="r_", id="self")
         .sink_iceberg("local.ns.self", create=True, from_="self")
+        .join("bids", "items", on=on, how="left", as_of="backward", right_prefix="item_", id="rated")
+        .sink_iceberg("local.ns.rated", create=True, from_="rated")
+        .join(
+            "bids", "items", on=on, how="full", window={"hopping": "2h", "every": "1h"}, right_prefix="item_", id="hop"
+        )
+        .top(1, order_by=["price desc", "item_price"], by="item", id="best")
+        .sink_iceberg("local.ns.hop", create=True, from_="hop")
+        .sink_iceberg("local.ns.best", create=True, from_="best")
     )
 
 
@@ -112,10 +120,37 @@ def test_a_self_join(done: CompiledJob) -> None:
     same(table(done, "self"), expected)
 
 
+def test_a_temporal_join_takes_the_version_that_held(done: CompiledJob) -> None:
+    versions = NAMED.sort("item_since").with_columns(item_at="item_since")
+    expected = BIDS.sort("at").join_asof(
+        versions, left_on="at", right_on="item_at", by_left="item", by_right="item_id", check_sortedness=False
+    )
+    matched = pl.col("item_since").is_not_null()
+    expected = expected.with_columns(item_id=pl.when(matched).then("item")).drop("item_at", strict=False)
+    same(table(done, "rated"), expected)
+
+
+def test_a_window_join_and_what_stands_behind_it(done: CompiledJob) -> None:
+    def windowed(rows: pl.DataFrame, time: str) -> pl.DataFrame:
+        start = pl.col(time).dt.truncate("1h")
+        hours = [start - timedelta(hours=1), start]
+        return pl.concat([rows.with_columns(window_start=hour) for hour in hours])
+
+    left, right = windowed(BIDS, "at"), windowed(NAMED, "item_since")
+    expected = left.join(
+        right, left_on=["item", "window_start"], right_on=["item_id", "window_start"], how="full", coalesce=False
+    )
+    start = pl.coalesce("window_start", "window_start_right")
+    expected = expected.with_columns(window_start=start, window_end=start + timedelta(hours=2))
+    same(table(done, "hop"), expected.drop("window_start_right"))
+    best = table(done, "hop").group_by("window_start", "item").agg(pl.col("price").max())
+    same(table(done, "best"), best)
+
+
 def test_the_plan_names_both_inputs_and_what_joins_promise(folder: Path) -> None:
     job = compiled(job_of(folder), folder)
     shown = {operator.id: operator for operator in plan_job(job).operators}
-    assert set(shown) == {"near", "days", "all", "self"}
+    assert set(shown) == {"near", "days", "all", "self", "rated", "hop", "best"}
     assert (shown["near"].kind, shown["near"].input) == ("join", "bids, items")
     assert shown["near"].fingerprint == "interval join, left on item = id, over at and since, from -3h to 3h"
     assert {operator.determinism for operator in shown.values()} == {Determinism.EXACT}
@@ -137,6 +172,8 @@ BOTH = {"on": {"item": "id"}, "right_prefix": "r_"}
         ({"how": "left"}, "sink 'iceberg-local.ns.out' appends, and 'j' gives a changelog"),
         ({"left": "none"}, "no source or step named 'none'"),
         ({"within": "-1h"}, "is no duration"),
+        ({"window": {"hopping": "1h", "every": "2h"}}, "begin further apart than they are long"),
+        ({"window": {"tumbling": "90m", "time_zone": "Europe/Paris"}}, "not a whole number of days"),
         ({"how": "outer"}, "must be inner or left or right or full or semi or anti"),
     ],
 )
