@@ -63,6 +63,11 @@ def _measure(plan: cases.Plan, folder: Path, only: tuple[str, ...]) -> Iterator[
     table = lake.build(data, plan.files if "memory" in only else plan.history, plan.rows_per_file)
     if "history" in only:
         yield from cases.history(plan, table)
+        try:
+            store = dev.up(folder / "store", ["lake"]).s3
+            yield from cases.slow_store(plan, _made(folder / "slow"), store)
+        finally:
+            dev.down(folder / "store", delete=True)
     if "tail" in only:
         try:
             bootstrap = dev.up(folder / "dev", ["kafka"]).kafka_bootstrap or ""

@@ -9,10 +9,12 @@ from statistics import median
 from typing import Any, Final
 
 from benchmarks import handover, manifests
+from benchmarks import slow_store as slow_store_
 from benchmarks.compare import Result, bounds, pairs, ratio
 from benchmarks.lake import Lake
 from benchmarks.measure import Cost, in_process
 from benchmarks.with_headrace import config_of
+from infra.dev import S3
 
 HISTORY_TARGET: Final = 0.7
 TAIL_TARGET: Final = 0.6
@@ -20,6 +22,7 @@ MEMORY_TARGET: Final = 1.3
 CHECKPOINT_TARGET: Final = 0.05
 PAUSE_TARGET: Final = 1.0
 BOUNDARY_TARGET: Final = 0.8
+AHEAD_TARGET: Final = 1.5
 EPOCH_S: Final = 10.0
 
 _AGGREGATES: Final = {"n": "count(*)", "total": "sum(amount)", "least": "min(amount)", "most": "max(amount)"}
@@ -46,6 +49,8 @@ class Plan:
         epoch_rows: Rows in each epoch of the checkpoint case.
         jobs: How many of the jobs for history and tail are measured.
         boundary_files: Data files of the table whose boundary is resolved from manifests.
+        slow_files: Data files, each a split, in the store with latency.
+        slow_rows: Rows in each of them.
     """
 
     pairs: int
@@ -57,6 +62,8 @@ class Plan:
     epoch_rows: int
     jobs: int = 3
     boundary_files: int = 10_000
+    slow_files: int = 24
+    slow_rows: int = 20_000
 
     @property
     def files(self) -> int:
@@ -65,7 +72,7 @@ class Plan:
 
 
 FULL: Final = Plan(9, 3, 1 << 20, 4, 10, 1_000_000, 1 << 20)
-QUICK: Final = Plan(1, 1, 2_000, 1, 3, 2_000, 2_000, 1, 60)
+QUICK: Final = Plan(1, 1, 2_000, 1, 3, 2_000, 2_000, 1, 60, 3, 1_000)
 
 
 def history(plan: Plan, lake: Lake) -> Iterator[Result]:
@@ -82,6 +89,19 @@ def history(plan: Plan, lake: Lake) -> Iterator[Result]:
             return in_process("headrace history", snapshot=snapshot, checkpoint={}, **query)
 
         yield _by_cpu(name, pairs(plan.pairs, by_hand, ours), HISTORY_TARGET)
+
+
+def slow_store(plan: Plan, folder: Path, store: S3 | None) -> Iterator[Result]:
+    """Seconds for a history in a store with latency: one split at a time over four at once."""
+    if store is None:
+        return
+    times = list(slow_store_.seconds(folder, store, plan.slow_files, plan.slow_rows, (1, 4) * max(1, plan.pairs // 2)))
+    found = [one / four for one, four in zip(times[::2], times[1::2], strict=True)]
+    low, high = bounds(found)
+    details = {"pairs": len(found), "one_s": round(median(times[::2]), 3), "four_s": round(median(times[1::2]), 3)}
+    yield Result(
+        "history_read_ahead", "ratio", median(found), AHEAD_TARGET, at_least=True, low=low, high=high, details=details
+    )
 
 
 def tail(plan: Plan, lake: Lake, bootstrap: str, topic: str) -> Iterator[Result]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 import polars as pl
@@ -57,7 +58,8 @@ class HistorySplit:
     """One unit of work, ready to be collected with ``engine="streaming"``.
 
     Attributes:
-        rows: Lazy rows with the wanted columns, filtered exactly. Each use needs the files still to be there.
+        scan: Looks whether the files are there, and gives the lazy rows with the wanted columns, filtered exactly. May
+            be called in any thread, in any order.
         cursor: Where the history stands after this split; JSON, *next*, stable for the pinned version.
         watermark: Event time (microseconds) below which no later row of the history lies; None: unknown;
             ``END_OF_HISTORY`` after the last split.
@@ -66,12 +68,21 @@ class HistorySplit:
         files: Paths of the data files.
     """
 
-    rows: pl.LazyFrame
+    scan: Callable[[], pl.LazyFrame]
     cursor: Json
     watermark: int | None
     records: int
     nbytes: int
     files: tuple[str, ...]
+
+    @property
+    def rows(self) -> pl.LazyFrame:
+        """The lazy rows. Each use needs the files still to be there.
+
+        Raises:
+            SnapshotGoneError: A file is gone or has changed.
+        """
+        return self.scan()
 
 
 class HistoryPlan:
@@ -110,16 +121,16 @@ class HistoryPlan:
     def splits_from(self, cursor: Json = None) -> Iterator[HistorySplit]:
         """The splits from ``cursor`` (None: the start) on, in event-time order.
 
-        Lazy: files are looked at when their split is taken.
+        Lazy: files are looked at when a split's rows are asked for; of large files, and where rows may be there twice,
+        when the split is taken.
 
         Raises:
             SnapshotGoneError: A file is gone or has changed; never skipped.
         """
-        scan = self._scan if self._distinct is None else self._distinct_scan(self._distinct, cursor)
+        scan = self._scanned if self._distinct is None else self._distinct_scan(self._distinct, cursor)
         for split in self._splits.splits_from(cursor):
-            self._check(split)
             yield HistorySplit(
-                shape(scan(split), self._stored, self._columns, self.predicate, self._absent),
+                partial(self._shaped, scan, split) if self._distinct is None else _given(self._shaped(scan, split)),
                 split.cursor,
                 split.watermark,
                 split.records,
@@ -127,12 +138,18 @@ class HistoryPlan:
                 tuple(file.path for file in split.files),
             )
 
+    def _scanned(self, split: Split) -> pl.LazyFrame:
+        self._check(split)
+        return self._scan(split)
+
+    def _shaped(self, scan: Callable[[Split], pl.LazyFrame], split: Split) -> pl.LazyFrame:
+        return shape(scan(split), self._stored, self._columns, self.predicate, self._absent)
+
     def _distinct_scan(self, names: OffsetNames, cursor: Json) -> Callable[[Split], pl.LazyFrame]:
         rows = DistinctRows(self._stored, names)
         for split in self._splits.splits_before(cursor):
-            self._check(split)
-            rows.skip(self._scan(split))
-        return lambda split: rows.first(self._scan(split))
+            rows.skip(self._scanned(split))
+        return lambda split: rows.first(self._scanned(split))
 
     @property
     def files(self) -> Sequence[HistoryFile]:
@@ -150,6 +167,10 @@ class HistoryPlan:
     def watermark(self, cursor: Json = None) -> int | None:
         """The watermark of a history that stands at ``cursor``."""
         return self._splits.watermark(cursor)
+
+
+def _given(rows: pl.LazyFrame) -> Callable[[], pl.LazyFrame]:
+    return lambda: rows
 
 
 class History(Protocol):

@@ -278,7 +278,7 @@ class OpenLakeHistory:
     def read(self, cursor: Json) -> Iterator[HistoryBatch]:
         """See :meth:`hybrid_source.stages.OpenHistory.read`."""
         for split in self.plan.splits_from(cursor):
-            yield HistoryBatch(split.rows, split.cursor, split.watermark, split.records, split.nbytes, split.files)
+            yield HistoryBatch(split.scan, split.cursor, split.watermark, split.records, split.nbytes, split.files)
 
     def watermark(self, cursor: Json) -> int | None:
         """See :meth:`hybrid_source.stages.OpenHistory.watermark`."""

@@ -27,7 +27,7 @@ from hybrid_source.history_sequence import increment_of, with_last
 from hybrid_source.hybrid_position import HybridPosition, LakeRead, Offsets, Switch, SwitchKind
 from hybrid_source.hybrid_watermark import TailStartTimes, raised
 from hybrid_source.lake_versions import NewerVersion, reach
-from hybrid_source.read_ahead import ReadAhead, read_ahead
+from hybrid_source.read_ahead import ReadAhead, Taken, read_ahead
 from hybrid_source.retention_watch import EVERY_S, RetentionWatch
 from hybrid_source.stages import (
     END_OF_HISTORY,
@@ -172,9 +172,10 @@ class HybridReader:
             return None
         self._turns = 0
         taken = self._splits.take()
-        return self._history_batch(*taken) if taken is not None else self._end_of_history()
+        return self._history_batch(taken) if taken is not None else self._end_of_history()
 
-    def _history_batch(self, split: HistoryBatch, computed: object) -> Batch:
+    def _history_batch(self, taken: Taken[HistoryBatch]) -> Batch:
+        split = taken.split
         self._at = replace(self._at, cursor=split.cursor)
         if self._history is not None:
             self._go_live(self._history)
@@ -182,7 +183,7 @@ class HybridReader:
         if self._history is not None and self._history.pending(split.cursor) == frozenset():
             self._look_ahead()
         return Batch(
-            split.rows,
+            taken.rows,
             self.position,
             self._at.watermark,
             "history",
@@ -190,7 +191,7 @@ class HybridReader:
             nbytes=split.nbytes,
             files=split.files,
             notes=self._told(),
-            computed=computed,
+            computed=taken.computed,
         )
 
     def _history_watermark(self, unread: int | None) -> int | None:

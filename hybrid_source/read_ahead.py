@@ -11,8 +11,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
+from dataclasses import dataclass
 from functools import partial
-from typing import Generic, Protocol, TypeAlias, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import polars as pl
 
@@ -24,7 +25,7 @@ class Readable(Protocol):
 
     @property
     def rows(self) -> pl.LazyFrame:
-        """Its rows."""
+        """Its rows; may look at its files."""
 
     @property
     def files(self) -> Sequence[str]:
@@ -33,7 +34,20 @@ class Readable(Protocol):
 
 Split = TypeVar("Split", bound=Readable)
 
-Taken: TypeAlias = "tuple[Split, object]"
+
+@dataclass(frozen=True, slots=True)
+class Taken(Generic[Split]):
+    """A split in its turn.
+
+    Attributes:
+        split: The split.
+        rows: Its lazy rows.
+        computed: What was computed of them; None: nothing.
+    """
+
+    split: Split
+    rows: pl.LazyFrame
+    computed: object = None
 
 
 def read_ahead(
@@ -50,8 +64,14 @@ def read_ahead(
     return ReadAhead(splits, partial(_computed, request.compute, origin, maybe_late), concurrency)
 
 
-def _computed(compute: FirstSegment, origin: Origin, maybe_late: bool, split: Readable) -> object:  # noqa: FBT001
-    return compute(split.rows, origin, maybe_late=maybe_late, files=split.files)
+def _computed(
+    compute: FirstSegment,
+    origin: Origin,
+    maybe_late: bool,  # noqa: FBT001
+    rows: pl.LazyFrame,
+    files: Sequence[str],
+) -> object:
+    return compute(rows, origin, maybe_late=maybe_late, files=files)
 
 
 class ReadAhead(Generic[Split]):
@@ -59,13 +79,16 @@ class ReadAhead(Generic[Split]):
 
     Args:
         splits: The splits, in order; only one thread at a time asks for the next.
-        compute: What makes the result of a split. It runs for several splits at once, in any order. None: nothing is
-            computed, and each split is planned when it is taken.
+        compute: What makes a result of the rows of a split, which are in these files. It runs for several splits at
+            once, in any order. None: nothing is computed, and each split is planned when it is taken.
         concurrency: Splits that are planned, computed or waiting to be taken, at most.
     """
 
     def __init__(
-        self, splits: Iterator[Split], compute: Callable[[Split], object] | None = None, concurrency: int = 0
+        self,
+        splits: Iterator[Split],
+        compute: Callable[[pl.LazyFrame, Sequence[str]], object] | None = None,
+        concurrency: int = 0,
     ) -> None:
         self._splits = splits
         self._compute = compute
@@ -86,14 +109,14 @@ class ReadAhead(Generic[Split]):
         return not self._slots or bool(wait([self._slots[0]], timeout).done)
 
     def take(self) -> Taken[Split] | None:
-        """The next split and what was computed of it (None where nothing is), or None behind the last one. May wait.
+        """The next split with what was computed of it, or None behind the last one. May wait.
 
         Raises:
             BaseException: What planning or computing this split has raised.
         """
         if not self._threads:
             split = next(self._splits, None)
-            return None if split is None else (split, None)
+            return None if split is None else Taken(split, split.rows)
         found = self._slots.popleft().result()
         self._begin_one()
         return found
@@ -130,6 +153,10 @@ class ReadAhead(Generic[Split]):
 
     def _fill(self, slot: Future[Taken[Split] | None], split: Split | None) -> None:
         try:
-            slot.set_result(None if split is None or self._compute is None else (split, self._compute(split)))
+            slot.set_result(None if split is None else self._taken(split))
         except BaseException as error:  # noqa: BLE001 - carried to the thread that takes it
             slot.set_exception(error)
+
+    def _taken(self, split: Split) -> Taken[Split]:
+        rows = split.rows
+        return Taken(split, rows, None if self._compute is None else self._compute(rows, split.files))

@@ -6,7 +6,7 @@ and Kafka in production and over scripted stages in property tests.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -55,7 +55,8 @@ class HistoryBatch:
     """One split of the history.
 
     Attributes:
-        rows: Lazy scan with the requested columns, the predicate applied.
+        scan: Gives the lazy rows with the requested columns, the predicate applied. May be called in any thread, in any
+            order.
         cursor: Where the history stands after it (next, not last).
         watermark: No later split has an event time below it (microseconds); None: unknown.
         records: Rows before the predicate.
@@ -63,12 +64,21 @@ class HistoryBatch:
         files: Its data files, for messages.
     """
 
-    rows: pl.LazyFrame
+    scan: Callable[[], pl.LazyFrame]
     cursor: Json
     watermark: int | None
     records: int
     nbytes: int
     files: Sequence[str] = ()
+
+    @property
+    def rows(self) -> pl.LazyFrame:
+        """The lazy rows.
+
+        Raises:
+            SnapshotGoneError: A file of them is gone.
+        """
+        return self.scan()
 
 
 class OpenHistory(Protocol):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -16,7 +17,7 @@ from headrace.kernel.protocols import Batch, Json, Position, ReadRequest
 from headrace.kernel.until import until_ms
 from hybrid_source.history import HistoryPlan, HistorySplit
 from hybrid_source.iceberg_history import newer_snapshots
-from hybrid_source.read_ahead import ReadAhead, read_ahead
+from hybrid_source.read_ahead import ReadAhead, Taken, read_ahead
 from hybrid_source.splits import END_CURSOR
 from hybrid_source.table_position import TablePosition
 
@@ -58,7 +59,7 @@ class TableReader:
             if not self._splits.ready(timeout):
                 return None
             taken = self._splits.take()
-            return self._ended() if taken is None else self._batch(*taken)
+            return self._ended() if taken is None else self._batch(taken)
         if self.finished:
             return None
         if not self._pending:
@@ -150,7 +151,7 @@ class TableReader:
         if not self._maybe_late or system.ROW_WATERMARK not in (self._request.columns or ()):
             return splits
         mark = pl.lit(self._at.before, pl.Int64).alias(system.ROW_WATERMARK)
-        return (replace(split, rows=split.rows.with_columns(mark)) for split in splits)
+        return (replace(split, scan=partial(_with, split.scan, mark)) for split in splits)
 
     def _may_be_late(self, history: IcebergHistory) -> bool:
         if self._source.event_time is None or self._at.before is None:
@@ -160,10 +161,11 @@ class TableReader:
 
     # ------------------------------------------------------------------------------------------------------- batches
 
-    def _batch(self, split: HistorySplit, computed: object) -> Batch:
+    def _batch(self, taken: Taken[HistorySplit]) -> Batch:
+        split = taken.split
         self._at = replace(self._at, cursor=split.cursor, watermark=self._watermark(split.watermark))
         return Batch(
-            split.rows,
+            taken.rows,
             self.position,
             self._at.watermark,
             self._at.phase,
@@ -171,7 +173,7 @@ class TableReader:
             records=split.records,
             nbytes=split.nbytes,
             files=split.files,
-            computed=computed,
+            computed=taken.computed,
         )
 
     def _ended(self) -> Batch:
@@ -192,3 +194,7 @@ class TableReader:
     def _fraction(self, plan: HistoryPlan) -> float:
         total, left = plan.remaining(), plan.remaining(self._at.cursor)
         return 1 - left.records / total.records if total.records else 1.0
+
+
+def _with(scan: Callable[[], pl.LazyFrame], mark: pl.Expr) -> pl.LazyFrame:
+    return scan().with_columns(mark)

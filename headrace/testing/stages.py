@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import polars as pl
 
@@ -175,7 +176,8 @@ class OpenScriptedHistory:
             frame = self._frames[index]
             rows = frame.with_columns(pl.lit(None, pl.Int64).alias(system.ROW_WATERMARK))
             lowest = self.watermark(index + 1)
-            yield HistoryBatch(_asked(rows, self._request).lazy(), index + 1, lowest, frame.height, frame.height)
+            given = _asked(rows, self._request).lazy()
+            yield HistoryBatch(partial(pl.LazyFrame.clone, given), index + 1, lowest, frame.height, frame.height)
 
     def watermark(self, cursor: Json) -> int | None:
         """See :meth:`OpenHistory.watermark`."""

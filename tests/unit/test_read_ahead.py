@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -27,8 +27,15 @@ P0, P1 = TopicPartition("bids", 0), TopicPartition("bids", 1)
 @dataclass(frozen=True, slots=True)
 class Part:
     number: int
-    rows: pl.LazyFrame = field(default_factory=pl.LazyFrame)
     files: Sequence[str] = ()
+
+    @property
+    def rows(self) -> pl.LazyFrame:
+        return pl.LazyFrame({"number": [self.number]})
+
+
+def of(rows: pl.LazyFrame) -> int:
+    return int(rows.collect().item())
 
 
 def parts(count: int) -> Iterator[Part]:
@@ -38,7 +45,7 @@ def parts(count: int) -> Iterator[Part]:
 def numbers(ahead: ReadAhead[Part]) -> list[int]:
     found = []
     while (taken := ahead.take()) is not None:
-        found.append(taken[0].number)
+        found.append(taken.split.number)
     ahead.close()
     return found
 
@@ -47,17 +54,18 @@ def numbers(ahead: ReadAhead[Part]) -> list[int]:
 def test_splits_come_in_their_order_whichever_is_computed_first(concurrency: int) -> None:
     later = threading.Event()
 
-    def compute(split: Part) -> int:
+    def compute(rows: pl.LazyFrame, _: Sequence[str]) -> int:
         # The first one is computed last, where two can be at once.
-        if split.number == 0 and concurrency > 1:
+        number = of(rows)
+        if number == 0 and concurrency > 1:
             assert later.wait(LONG_S)
-        elif split.number == 1:
+        elif number == 1:
             later.set()
-        return split.number * 10
+        return number * 10
 
     ahead = ReadAhead(parts(9), compute, concurrency)
     taken = [ahead.take() for _ in range(9)]
-    assert [(one[0].number, one[1]) for one in taken if one is not None] == [(n, n * 10) for n in range(9)]
+    assert [(one.split.number, one.computed) for one in taken if one is not None] == [(n, n * 10) for n in range(9)]
     assert ahead.take() is None
     assert ahead.take() is None
     ahead.close()
@@ -66,9 +74,10 @@ def test_splits_come_in_their_order_whichever_is_computed_first(concurrency: int
 def test_so_many_are_computed_at_once_and_no_more() -> None:
     together, begun = threading.Barrier(3), []
 
-    def compute(split: Part) -> None:
-        begun.append(split.number)
-        if split.number < 3:
+    def compute(rows: pl.LazyFrame, _: Sequence[str]) -> None:
+        number = of(rows)
+        begun.append(number)
+        if number < 3:
             together.wait(LONG_S)
 
     ahead = ReadAhead(parts(9), compute, 3)
@@ -78,8 +87,8 @@ def test_so_many_are_computed_at_once_and_no_more() -> None:
 
 
 def test_an_error_is_raised_in_its_place() -> None:
-    def compute(split: Part) -> None:
-        if split.number == 2:
+    def compute(rows: pl.LazyFrame, _: Sequence[str]) -> None:
+        if of(rows) == 2:
             raise ZeroDivisionError
 
     ahead = ReadAhead(parts(5), compute, 4)
@@ -95,7 +104,7 @@ def test_an_error_of_planning_ends_the_splits() -> None:
         yield Part(0)
         raise FileNotFoundError
 
-    ahead = ReadAhead(planned(), lambda _: None, 2)
+    ahead = ReadAhead(planned(), lambda *_: None, 2)
     assert ahead.take() is not None
     with pytest.raises(FileNotFoundError):
         ahead.take()
