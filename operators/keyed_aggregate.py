@@ -107,6 +107,10 @@ class KeyedAggregate(UntimedOperator):
             pl.lit(weight, columns.WEIGHT_TYPE).alias(columns.WEIGHT),
         )
 
+    def shown(self, table: str, rows: pl.LazyFrame) -> pl.LazyFrame:  # noqa: ARG002 - there is one
+        """See :class:`headrace.kernel.protocols.ShowsState`: the results."""
+        return self.finish(rows, 1).drop(columns.WEIGHT)
+
     def open(self, schema: pl.Schema, context: OperatorContext) -> KeyedAggregateInstance:
         """An instance over partials of ``schema``.
 

@@ -195,6 +195,12 @@ class WindowOperator(ABC):
         finals = (partials.final(wanted, name, schema) for name, wanted in self._wanted.items())
         return merged.select(*self.by, *self.window(schema), *finals)
 
+    def shown(self, table: str, rows: pl.LazyFrame) -> pl.LazyFrame:  # noqa: ARG002 - there is one
+        """See :class:`headrace.kernel.protocols.ShowsState`: results so far, by the pane's start (or the session's)."""
+        schema = rows.collect_schema()
+        finals = (partials.final(wanted, name, schema) for name, wanted in self._wanted.items())
+        return rows.select(*self.by, pl.col(WINDOW_START), *finals)
+
     def _plan(self, schema: pl.Schema) -> _Plan:
         return plan_for(self._plans, schema, self._planned)
 

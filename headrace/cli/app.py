@@ -165,6 +165,30 @@ def seam(
     show_seam(job, Settings(config, state, debug=debug), as_json=json)
 
 
+@app.command("state")
+def state_command(
+    job: JobArgument,
+    table: Annotated[
+        str | None, typer.Argument(metavar="OPERATOR", help="OPERATOR or OPERATOR.TABLE; without it: what there is.")
+    ] = None,
+    *,
+    where: Annotated[
+        str | None, typer.Option("--where", metavar="SQL", help="Only rows for which this expression is true.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", min=0, help="At most so many rows; 0: all.")] = 100,
+    epoch: Annotated[int | None, typer.Option("--epoch", help="Of this checkpoint, instead of the last one.")] = None,
+    json: JsonOption = False,
+    config: ConfigOption = None,
+    state: StateOption = None,
+    debug: DebugOption = False,
+) -> None:
+    """Print what the operators of a job hold in its last checkpoint, as tables. Takes nothing over, writes nothing."""
+    from headrace.cli.state import show_state
+
+    settings = Settings(config, state, debug=debug)
+    show_state(job, table, settings, where=where, limit=limit or None, epoch=epoch, as_json=json)
+
+
 @app.command()
 def archive(
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],

@@ -173,6 +173,7 @@ def _derived_json(
         "steps": [{**base["steps"][node.path[1]], "id": node.id, "from": str(node.input)} for node in steps],
         "sinks": [{"iceberg": target, "from": str(sink.input)}],
         "checkpoint": {key: value for key, value in base.get("checkpoint", {}).items() if key != "store"},
+        "state": base.get("state", {}),
     }
 
 

@@ -47,6 +47,7 @@ class Job:
     _steps: Sequence[Section] = field(default=(), init=False)
     _sinks: Sequence[Section] = field(default=(), init=False)
     _checkpoint: Section = field(default_factory=dict, init=False)
+    _state: Section = field(default_factory=dict, init=False)
     _sql: str | None = field(default=None, init=False)
 
     def source(
@@ -319,6 +320,10 @@ class Job:
         )
         return self._with(_checkpoint={**self._checkpoint, **section})
 
+    def state(self, *, memory: int | str | None = None, dir: str | None = None) -> Job:
+        """Say how much memory keyed state may take, and in which folder of a local disk the rest is kept."""
+        return self._with(_state={**self._state, **_given(memory=memory, dir=dir)})
+
     def spec(self) -> JobSpec:
         """The checked spec.
 
@@ -330,6 +335,7 @@ class Job:
             section
             | {"sources": dict(self._sources), "tables": dict(self._tables)}
             | {"steps": list(self._steps), "sinks": list(self._sinks), "checkpoint": dict(self._checkpoint)}
+            | ({"state": dict(self._state)} if self._state else {})
         )
 
     def _step(self, section: dict[str, Any], step_id: str | None, from_: str | None) -> Job:
@@ -337,7 +343,7 @@ class Job:
 
     def _with(self, **changes: Any) -> Job:
         job = replace(self)
-        for name in ("_sources", "_tables", "_steps", "_sinks", "_checkpoint", "_sql"):
+        for name in ("_sources", "_tables", "_steps", "_sinks", "_checkpoint", "_state", "_sql"):
             object.__setattr__(job, name, changes.get(name, getattr(self, name)))
         return job
 

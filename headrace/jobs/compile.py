@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import polars as pl
 
@@ -29,6 +30,7 @@ from headrace.kernel.errors import InternalError, SpecError
 from headrace.kernel.protocols import ERRORS, LATE, MAIN, Json, LookupTable, StatefulOperator, Transform
 from headrace.runtime.graph import Graph, Node, SinkNode, SourceNode, StatefulNode, Stream, TransformNode
 from headrace.runtime.job import CheckpointPolicy
+from headrace.state.backend import DEFAULT_MEMORY, StateOptions
 from operators.changelog import ChangelogNormalize
 from operators.segment import late_schema, output_schema, window_schema
 from operators.union import Union
@@ -71,6 +73,13 @@ class CompiledJob:
             wanted.timeout / 1e6,
             wanted.tolerated_failures,
         )
+
+    @property
+    def state(self) -> StateOptions:
+        """How much memory keyed state may take, and where it spills to."""
+        wanted = self.spec.state
+        memory = wanted.memory or self.config.state_memory or DEFAULT_MEMORY
+        return StateOptions(memory, Path(wanted.dir).expanduser() if wanted.dir else self.config.spill_path)
 
     @property
     def store(self) -> str:

@@ -13,6 +13,7 @@ from typing import Any, Final
 from headrace.jobs.envref import EnvReferenceError, has_reference, substitute
 from headrace.jobs.names import suggest
 from headrace.jobs.redact import redact
+from headrace.jobs.sizes import parse_size
 from headrace.kernel.errors import ConfigError
 
 FILE_NAME: Final = "headrace.toml"
@@ -23,6 +24,8 @@ OVERRIDE_PREFIX: Final = "HEADRACE__"
 STATE_FOLDER: Final = ".headrace"
 LOCAL_CATALOG: Final = "local"
 DEFAULT_CLUSTER: Final = "default"
+SPILL_FOLDER: Final = "spill"
+_STATE_KEYS: Final = ("path", "dir", "memory")
 _NAMED_SECTIONS: Final = ("kafka", "catalogs", "object_stores")
 _SECTIONS: Final = (*_NAMED_SECTIONS, "state")
 _OVERRIDE_PARTS: Final = 3
@@ -39,6 +42,8 @@ class Config:
         catalogs: pyiceberg options by catalog name; all values are strings.
         object_stores: boto3 client options by name; ``s3`` serves checkpoint stores.
         state_path: Folder for checkpoints, the job store, the local catalog; absolute, may not exist yet.
+        state_dir: Folder for the keyed state of running jobs; None: ``spill`` in the state folder.
+        state_memory: Bytes of keyed state that a job keeps in memory; None: the default.
         file: The file that was read, or None.
     """
 
@@ -47,6 +52,13 @@ class Config:
     object_stores: Mapping[str, Options] = field(default_factory=dict)
     state_path: Path = field(default_factory=lambda: Path.cwd() / STATE_FOLDER)
     file: Path | None = None
+    state_dir: Path | None = None
+    state_memory: int | None = None
+
+    @property
+    def spill_path(self) -> Path:
+        """Where running jobs keep keyed state."""
+        return self.state_dir or self.state_path / SPILL_FOLDER
 
     def kafka_cluster(self, name: str = DEFAULT_CLUSTER) -> Options:
         """The librdkafka options of a cluster.
@@ -92,7 +104,7 @@ class Config:
         """The configuration as JSON values without its secrets."""
         return {
             "file": str(self.file) if self.file else None,
-            "state": {"path": str(self.state_path)},
+            "state": {"path": str(self.state_path), "dir": str(self.spill_path), "memory": self.state_memory},
             "kafka": redact(self.kafka),
             "catalogs": redact(self.catalogs),
             "object_stores": redact(self.object_stores),
@@ -140,7 +152,17 @@ def load_config(
     state = _state_path(sections["state"], file, environ, cwd, state_path)
     catalogs = {name: _strings(options) for name, options in sections["catalogs"].items()}
     catalogs.setdefault(LOCAL_CATALOG, _local_catalog(state))
-    return Config(sections["kafka"], catalogs, sections["object_stores"], state, file)
+    home = file.parent if file else cwd
+    folder = sections["state"].get("dir")
+    return Config(
+        sections["kafka"],
+        catalogs,
+        sections["object_stores"],
+        state,
+        file,
+        home / Path(folder).expanduser() if folder else None,
+        sections["state"].get("memory"),
+    )
 
 
 def _find(path: str | Path | None, environ: Mapping[str, str], cwd: Path) -> Path | None:
@@ -189,11 +211,17 @@ class _Reader:
 
     def _state(self, content: Mapping[str, Any]) -> dict[str, Any]:
         for key, value in content.items():
-            if key != "path":
-                raise self._error(("state", key), f"unknown key {key!r} in [state]", suggest(key, ["path"]))
-            if not isinstance(value, str):
-                raise self._error(("state", key), "state.path must be a string")
-        return {key: self._resolve(("state", key), value) for key, value in content.items()}
+            if key not in _STATE_KEYS:
+                raise self._error(("state", key), f"unknown key {key!r} in [state]", suggest(key, _STATE_KEYS))
+            if key != "memory" and not isinstance(value, str):
+                raise self._error(("state", key), f"state.{key} must be a string")
+        resolved = {key: self._resolve(("state", key), value) for key, value in content.items()}
+        if "memory" in resolved:
+            try:
+                resolved["memory"] = parse_size(resolved["memory"])
+            except ValueError as error:
+                raise self._error(("state", "memory"), f"state.memory: {error}") from error
+        return resolved
 
     def _named(self, section: str, content: Mapping[str, Any]) -> dict[str, Any]:
         out = {}

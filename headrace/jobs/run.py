@@ -43,4 +43,4 @@ def run_job(
     store = open_store(job.store, config.object_stores)
     if drop_state:
         state_fit.drop_state(job, store, drop_state)
-    return restarts.run(job, store, job.policy, options, observer, stop, clock, JobLeases(job, clock))
+    return restarts.run(job, store, job.policy, options, observer, stop, clock, JobLeases(job, clock), job.state)

@@ -356,6 +356,17 @@ class CheckpointSpec(SpecModel):
     )
 
 
+class StateSpec(SpecModel):
+    """Where keyed state is kept while the job runs."""
+
+    memory: Size | None = Field(
+        default=None, description="Up to this size, changes are kept in memory, then on disk; 512MiB if not given."
+    )
+    dir: str | None = Field(
+        default=None, min_length=1, description="Folder on a local disk; `spill` in the state folder if not given."
+    )
+
+
 # ------------------------------------------------------------------------------------------------------------- job
 
 
@@ -376,6 +387,7 @@ class JobSpec(SpecModel):
     steps: tuple[Step, ...] = ()
     sinks: tuple[Sink, ...] = Field(min_length=1)
     checkpoint: CheckpointSpec = Field(default_factory=CheckpointSpec)
+    state: StateSpec = Field(default_factory=StateSpec)
     delivery: Delivery = "exactly-once"
 
     _places: dict[Path, str] = PrivateAttr(default_factory=dict)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from datetime import timedelta
 from typing import Annotated, Any, Final
 
@@ -12,23 +11,12 @@ from pydantic import BeforeValidator, Field, PlainSerializer, PlainValidator, Wi
 from pydantic_core import PydanticCustomError
 
 from headrace.jobs.column_types import parse_type
+from headrace.jobs.sizes import parse_size
 from headrace.kernel.durations import format_duration_us, parse_duration_us
 from headrace.kernel.errors import SpecError
 from operators.aggregates import Aggregate, aggregate
 from operators.expressions import row_expression
 
-_SIZE: Final = re.compile(r"(\d+)\s*(B|kB|KB|KiB|MB|MiB|GB|GiB)?")
-_SIZE_UNITS: Final = {
-    None: 1,
-    "B": 1,
-    "kB": 10**3,
-    "KB": 10**3,
-    "KiB": 2**10,
-    "MB": 10**6,
-    "MiB": 2**20,
-    "GB": 10**9,
-    "GiB": 2**30,
-}
 _HERE: Final = "here"
 """Stands for the place of an expression, which the caller of the model knows."""
 _MICROSECOND: Final = timedelta(microseconds=1)
@@ -96,12 +84,10 @@ def lasting(default: str, description: str) -> Any:
 
 
 def _size(value: Any) -> int:
-    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-        return value
-    match = _SIZE.fullmatch(value) if isinstance(value, str) else None
-    if not match or int(match[1]) == 0:
-        raise _wrong("size", f"{value!r} is no size; write a number of bytes, or for example 64MiB or 1GB")
-    return int(match[1]) * _SIZE_UNITS[match[2]]
+    try:
+        return parse_size(value)
+    except ValueError as error:
+        raise _wrong("size", str(error)) from error
 
 
 Size = Annotated[

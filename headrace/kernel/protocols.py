@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 if TYPE_CHECKING:
     import polars as pl
@@ -295,6 +295,14 @@ class StatefulOperator(Protocol):
         Raises:
             GraphChangedError: The state does not fit the definition.
         """
+
+
+@runtime_checkable
+class ShowsState(Protocol):
+    """A stateful operator that can say what its state means."""
+
+    def shown(self, table: str, rows: pl.LazyFrame) -> pl.LazyFrame:
+        """Rows of a frame, or of keyed state, of that name, as people read them."""
 
 
 # ----------------------------------------------------------------------------------------------------------- sinks

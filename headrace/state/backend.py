@@ -65,7 +65,12 @@ class StateContext:
     key_groups: KeyGroups = field(default_factory=KeyGroups)
 
     def keyed(self, layout: KeyedLayout) -> KeyedState:
-        """See :meth:`headrace.kernel.protocols.OperatorContext.keyed`."""
+        """See :meth:`headrace.kernel.protocols.OperatorContext.keyed`.
+
+        Raises:
+            HeadraceError: As :meth:`RunFolder.open`.
+        """
+        self.runs.open()
         store = KeyedStore(Hashing(layout), self.runs, self.budget)
         snapshot = self.state.keyed.get(layout.name) if self.state else None
         if snapshot is not None:

@@ -209,12 +209,40 @@ class CheckpointStore:
             )
         return checkpoint
 
-    def restore(self, checkpoint: Checkpoint, runs: RunFolder) -> dict[str, SavedOperator]:
+    def find(self, epoch: int | None = None) -> Checkpoint:
+        """The record of a decided epoch of the head's lineage, for readers; nothing is taken over.
+
+        Args:
+            epoch: Its number; None: the last one. Where several tries at it were saved, the latest is taken.
+
+        Raises:
+            NotFoundError: There is none (``CHECKPOINT_NOT_FOUND``), or it is not retained.
+            HeadraceError: As :meth:`read`.
+        """
+        head = self._heads.read()
+        if head is None or head.record is None:
+            raise NotFoundError(f"job {self._job_uid!r} has no checkpoint yet", code="CHECKPOINT_NOT_FOUND")
+        last = _epoch_of(head.record)
+        if epoch is None or epoch == last:
+            return self.read(head.record)
+        names = [name for name in self._blobs.list(f"epochs/{head.lineage}/") if name.endswith("/record.json")]
+        found = [self.read(name) for name in names if _epoch_of(name) == epoch < last]
+        if not found:
+            kept = sorted({_epoch_of(name) for name in names if _epoch_of(name) <= last})
+            raise NotFoundError(
+                f"job {self._job_uid!r} has no checkpoint of epoch {epoch}",
+                hint=f"it keeps {', '.join(map(str, kept))}",
+                code="CHECKPOINT_NOT_FOUND",
+            )
+        return max(found, key=lambda record: record.created_us)
+
+    def restore(self, checkpoint: Checkpoint, runs: RunFolder, only: str | None = None) -> dict[str, SavedOperator]:
         """The operators' states of a record, by operator id.
 
         Args:
             checkpoint: The record.
             runs: Where the files of keyed state go.
+            only: Of this operator.
 
         Raises:
             DataError: A blob is gone or damaged; the message names it.
@@ -232,6 +260,7 @@ class CheckpointStore:
                 ),
             )
             for key, ref in checkpoint.operators.items()
+            if only is None or key == only
         }
 
     def load(self, name: str, runs: RunFolder) -> tuple[Checkpoint, dict[str, SavedOperator]]:
@@ -305,7 +334,7 @@ class CheckpointStore:
     def _save_frame(self, name: str, frame: pl.DataFrame) -> FrameRef:
         data = frame_to_ipc(frame)
         self._blobs.put(name, data)
-        return FrameRef(name, len(data), zlib.crc32(data))
+        return FrameRef(name, len(data), zlib.crc32(data), frame.height)
 
     def _read_frame(self, ref: FrameRef) -> pl.DataFrame:
         return frame_from_ipc(checked_blob(self._blobs, ref.blob, ref.nbytes, ref.crc32), ref.blob)

@@ -73,9 +73,9 @@ class KeyedBlobs:
             data = file.path.read_bytes()
             name = f"{below}/{file.id}.run"
             self._blobs.put(name, data)
-            self._written[file.id] = FrameRef(name, len(data), zlib.crc32(data))
+            self._written[file.id] = FrameRef(name, len(data), zlib.crc32(data), file.rows)
         blob = self._written[file.id]
-        return RunRef(file.id, blob.blob, blob.nbytes, blob.crc32, file.rows, run.start, run.stop)
+        return RunRef(file.id, blob.blob, blob.nbytes, blob.crc32, blob.rows, run.start, run.stop)
 
     def _restore(self, ref: KeyedRef, runs: RunFolder, files: dict[str, RunFile]) -> KeyedSnapshot:
         schema = frame_from_ipc(base64.b64decode(ref.columns), "record.json").schema
@@ -92,5 +92,5 @@ class KeyedBlobs:
         if ref.id not in files:
             data = checked_blob(self._blobs, ref.blob, ref.nbytes, ref.crc32)
             files[ref.id] = runs.add(ref.id, data, ref.rows)
-        self._written[ref.id] = FrameRef(ref.blob, ref.nbytes, ref.crc32)
+        self._written[ref.id] = FrameRef(ref.blob, ref.nbytes, ref.crc32, ref.rows)
         return KeyedRun(files[ref.id], ref.start, ref.stop)

@@ -23,6 +23,7 @@ class FrameRef:
     blob: str
     nbytes: int
     crc32: int
+    rows: int
 
 
 @dataclass(frozen=True, slots=True)

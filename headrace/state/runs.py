@@ -22,7 +22,7 @@ from typing import Final
 import polars as pl
 import pyarrow as pa
 
-from headrace.kernel.errors import AccessDeniedError, ConfigError, HeadraceError, UnavailableError
+from headrace.kernel.errors import AccessDeniedError, HeadraceError, UnavailableError
 from headrace.kernel.keyed import RunFile
 from headrace.state.frames import damaged
 
@@ -42,6 +42,15 @@ class RunFolder:
         self._folder: Path | None = None
         self._finalizer: Callable[[], object] | None = None
 
+    def open(self) -> Path:
+        """The folder, made if need be; raises as :meth:`write`."""
+        with self._mapped():
+            if self._folder is None:
+                self._parent.mkdir(parents=True, exist_ok=True)
+                _remove_abandoned(self._parent)
+                self._folder = self._made()
+        return self._folder
+
     def write(self, rows: pl.DataFrame) -> RunFile:
         """Write rows as a new file.
 
@@ -55,8 +64,9 @@ class RunFolder:
 
     def add(self, run_id: str, data: bytes | memoryview, rows: int) -> RunFile:
         """Take in the content of a run file; raises as :meth:`write`."""
+        folder = self.open()
         with self._mapped():
-            path = self._open() / f"{run_id}-{uuid.uuid4().hex[:8]}.arrow"
+            path = folder / f"{run_id}-{uuid.uuid4().hex[:8]}.arrow"
             try:
                 path.write_bytes(data)
             except OSError:
@@ -72,22 +82,19 @@ class RunFolder:
             self._finalizer()
             self._finalizer = self._folder = None
 
+    def _made(self) -> Path:
+        # It gets its name once it is locked, so that nobody takes it for abandoned.
+        made = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}", dir=self._parent))
+        lock = os.open(made / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        folder = made.rename(made.with_name(made.name.removeprefix(".")))
+        # Each file's finalizer holds this object, so that the folder goes when the last of its files has gone.
+        self._finalizer = weakref.finalize(self, _remove_folder, folder, lock)
+        return folder
+
     def _remove(self, path: Path) -> None:
         with suppress(OSError):
             path.unlink(missing_ok=True)
-
-    def _open(self) -> Path:
-        if self._folder is None:
-            self._parent.mkdir(parents=True, exist_ok=True)
-            _remove_abandoned(self._parent)
-            # It gets its name once it is locked, so that nobody takes it for abandoned.
-            made = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}", dir=self._parent))
-            lock = os.open(made / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            self._folder = made.rename(made.with_name(made.name.removeprefix(".")))
-            # Each file's finalizer holds this folder, so that it goes when the last of its files has gone.
-            self._finalizer = weakref.finalize(self, _remove_folder, self._folder, lock)
-        return self._folder
 
     @contextmanager
     def _mapped(self) -> Iterator[None]:
@@ -127,16 +134,6 @@ def mapped_rows(path: Path) -> pl.DataFrame:
     if isinstance(frame, pl.DataFrame):
         return frame
     raise damaged(path.name, "it holds no table")
-
-
-def check_folder(folder: Path) -> None:
-    """Check, before a job runs, that state could be kept in a folder that the user has named.
-
-    Raises:
-        ConfigError: It is there and is no folder.
-    """
-    if folder.exists() and not folder.is_dir():
-        raise ConfigError(f"state.dir {folder} is not a folder", hint="name a folder on a local disk")
 
 
 def _remove_folder(folder: Path, lock: int) -> None:

@@ -59,12 +59,23 @@ sys.exit(code)
 """
         done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, cwd=ROOT, check=False)
         assert done.returncode == 0, done.stderr
-        for command in ("run", "plan", "boundary", "archive", "dev", "spec", "demo", "seam", "serve"):
+        for command in ("run", "plan", "boundary", "archive", "dev", "spec", "demo", "seam", "serve", "state"):
             assert re.search(rf"^  {command} ", done.stdout, re.MULTILINE)
 
     @pytest.mark.parametrize(
         "command",
-        ["run", "plan", "archive", "serve", "boundary show", "boundary set", "dev up", "dev logs", "spec check"],
+        [
+            "run",
+            "plan",
+            "archive",
+            "serve",
+            "boundary show",
+            "boundary set",
+            "dev up",
+            "dev logs",
+            "spec check",
+            "state",
+        ],
     )
     def test_every_command_has_help(self, command: str, capsys: pytest.CaptureFixture[str]) -> None:
         assert app.run([*command.split(), "--help"]) == ExitCode.OK
