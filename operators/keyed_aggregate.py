@@ -5,6 +5,9 @@ input may be a changelog itself: rows with ``_weight`` count as often as they we
 insertion exactly, sums of floats included (they are kept as integers, :mod:`operators.aggregates`; only a NaN or an
 infinity leaves NaN behind when it is taken back). A key whose rows have all been taken back is gone.
 
+What cannot be subtracted (the least of some values, without the least one) is computed anew of the values: over a
+changelog, aggregates other than counts and sums keep each different value of a key, with how often it is there.
+
 Which results in between are given out depends on batches; the final table does not (``EXACT_TABLE``).
 """
 
@@ -17,7 +20,6 @@ from typing import Final
 import polars as pl
 
 from headrace.kernel import columns
-from headrace.kernel.errors import SpecError
 from headrace.kernel.keyed import KeyedLayout, KeyedState
 from headrace.kernel.protocols import MAIN, Determinism, Emission, OperatorContext, OperatorState
 from operators import partials
@@ -32,6 +34,9 @@ VERSION: Final = 1
 _GROUPS: Final = "groups"
 _ALL: Final = "_all"
 """The key where there is none: one group for all rows."""
+_VALUE: Final = "value:"
+"""Partials over a changelog: columns with a value that is kept begin with it, and end with the name of the state column
+that is built of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +69,8 @@ class KeyedAggregate(UntimedOperator):
         return f"aggregate {self.id!r}"
 
     @property
-    def _keys(self) -> list[str]:
+    def keys(self) -> list[str]:
+        """Columns of the partials that are the key."""
         return list(self.by) or [_ALL]
 
     @property
@@ -78,38 +84,42 @@ class KeyedAggregate(UntimedOperator):
         return f"running aggregate by {', '.join(self.by) or 'nothing'}, state {state_of(self._wanted)}"
 
     def partial(self, rows: pl.LazyFrame) -> pl.LazyFrame:
-        """Partials: key columns and state columns.
+        """Partials: key columns and state columns; over a changelog the values that must be kept, too.
 
         Raises:
-            SpecError: The rows lack a column (``COLUMN_NOT_FOUND``), have types that do not fit, or are a changelog
-                and an aggregate cannot take rows back (``AGGREGATE_NOT_RETRACTABLE``).
+            SpecError: The rows lack a column (``COLUMN_NOT_FOUND``), or have types that do not fit.
         """
         schema = rows.collect_schema()
         check_keys(self.by, schema, self._where)
         build = build_all(self._wanted, schema, self._where)
-        state = build.state
+        made, values, state = build.rows, {}, build.state
         if columns.WEIGHT in schema:
-            state = {name: self._weighted(name, expr) for name, expr in build.state.items()}
+            linear = {name for name in state if partials.is_linear(name)}
+            values = {f"{_VALUE}{name}": made[name] for name in state.keys() - linear}
+            made = {name: expr for name, expr in made.items() if name not in state or name in linear}
+            state = {name: _weighted(name, state[name]) for name in linear}
         keys = {name: partials.one_zero(pl.col(name), schema[name]) for name in self.by} or {_ALL: pl.lit(0, pl.Int8)}
         # Not select: over literals alone it would lose the number of rows.
-        return rows.with_columns(**keys, **build.rows).group_by(*keys).agg(**state)
+        return rows.with_columns(**keys, **made, **values).group_by(*keys, *values).agg(**state)
 
     def output_schema(self, schema: pl.Schema) -> pl.Schema:
         """See :class:`headrace.kernel.protocols.StatefulOperator`."""
-        return self.finish(pl.LazyFrame(schema=schema), 1).collect_schema()
+        return self.results(pl.DataFrame(schema=schema), 1).schema
 
-    def finish(self, merged: pl.LazyFrame, weight: int) -> pl.LazyFrame:
+    def results(self, merged: pl.DataFrame, weight: int) -> pl.DataFrame:
         """Rows of the main port, computed of merged partials, all with one weight."""
-        schema = merged.collect_schema()
-        return merged.select(
-            *self.by,
-            *(partials.final(wanted, name, schema) for name, wanted in self._wanted.items()),
-            pl.lit(weight, columns.WEIGHT_TYPE).alias(columns.WEIGHT),
-        )
+        with computing(self._where):
+            groups = _of_values(merged, self.keys) if _values(merged) else merged
+            groups = groups.filter(pl.col(ROWS) != 0)
+            return groups.select(
+                *self.by,
+                *(partials.final(wanted, name, groups.schema) for name, wanted in self._wanted.items()),
+                pl.lit(weight, columns.WEIGHT_TYPE).alias(columns.WEIGHT),
+            )
 
     def shown(self, table: str, rows: pl.LazyFrame) -> pl.LazyFrame:  # noqa: ARG002 - there is one
         """See :class:`headrace.kernel.protocols.ShowsState`: the results."""
-        return self.finish(rows, 1).drop(columns.WEIGHT)
+        return self.results(rows.collect(), 1).drop(columns.WEIGHT).lazy()
 
     def open(self, schema: pl.Schema, context: OperatorContext) -> KeyedAggregateInstance:
         """An instance over partials of ``schema``.
@@ -117,63 +127,72 @@ class KeyedAggregate(UntimedOperator):
         Raises:
             GraphChangedError: The state was made by another definition, over other types, or by a newer release.
         """
-        held = context.keyed(KeyedLayout(_GROUPS, schema, self._keys, version=VERSION))
-        return KeyedAggregateInstance(self, held, schema)
-
-    def _weighted(self, name: str, built: pl.Expr) -> pl.Expr:
-        """A reduction of rows that count as often as they weigh; every state column but an extreme is a sum."""
-        weight = pl.col(columns.WEIGHT)
-        match name.partition(":")[0]:
-            case "rows":
-                return weight.sum()
-            case "count":
-                return (weight * pl.col(*built.meta.root_names()).is_not_null().cast(columns.WEIGHT_TYPE)).sum()
-            case "sum" | "coarse" | "fine" | "beyond":
-                return (pl.col(*built.meta.root_names()) * weight).sum()
-            case other:
-                raise SpecError(
-                    f"{self._where}: {other} over a changelog cannot take a row back",
-                    hint="use count, sum or avg, or aggregate an append-only source",
-                    code="AGGREGATE_NOT_RETRACTABLE",
-                )
+        values = [name for name in schema if name.startswith(_VALUE)]
+        held = context.keyed(KeyedLayout(_GROUPS, schema, self.keys, values, version=VERSION))
+        return KeyedAggregateInstance(self, held)
 
 
 class KeyedAggregateInstance(UntimedInstance):
-    """Implements :class:`headrace.kernel.protocols.OperatorInstance`. State: merged partials by key."""
+    """Implements :class:`headrace.kernel.protocols.OperatorInstance`. State: merged partials by key (and value)."""
 
-    def __init__(self, operator: KeyedAggregate, held: KeyedState, schema: pl.Schema) -> None:
+    def __init__(self, operator: KeyedAggregate, held: KeyedState) -> None:
         self._operator = operator
         self._held = held
-        self._keys = list(operator.by) or [_ALL]
-        self._state = [name for name in schema if name not in self._keys]
 
     def process(self, partials: pl.DataFrame) -> Emission:
         """Take in partials; gives out the results that they change."""
         before = self._held.find(partials)
-        after = _merged([before, partials.select(before.columns)], self._keys, self._state)
+        after = self._merged(before, partials.select(before.columns))
+        self._held.remove(after.filter(pl.col(ROWS) == 0))
         present = after.filter(pl.col(ROWS) != 0)
-        gone = after.filter(pl.col(ROWS) == 0)
-        if gone.height:
-            self._held.remove(gone)
         self._held.put(present)
         return self._changes(before, present)
 
     def rows_held(self) -> int:
-        """Keys."""
+        """Keys; over a changelog, values of keys where these are kept."""
         return self._held.height
 
     def snapshot(self) -> OperatorState:
         """The merged partials of each key."""
         return OperatorState(VERSION, keyed={_GROUPS: self._held.snapshot()})
 
+    def _merged(self, before: pl.DataFrame, partials: pl.DataFrame) -> pl.DataFrame:
+        identity = [*self._operator.keys, *_values(before)]
+        return pl.concat([before, partials]).group_by(identity).agg(_reductions(before, identity))
+
     def _changes(self, before: pl.DataFrame, after: pl.DataFrame) -> Emission:
         operator = self._operator
-        with computing(f"aggregate {operator.id!r}"):
-            both = pl.concat(pl.collect_all([operator.finish(before.lazy(), -1), operator.finish(after.lazy(), 1)]))
+        both = pl.concat([operator.results(before, -1), operator.results(after, 1)])
         names = [name for name in both.columns if name != columns.WEIGHT]
         changes = both.group_by(names).agg(pl.col(columns.WEIGHT).sum()).filter(pl.col(columns.WEIGHT) != 0)
         return {MAIN: changes.sort(*operator.by, columns.WEIGHT, nulls_last=False)} if changes.height else {}
 
 
-def _merged(frames: list[pl.DataFrame], keys: list[str], state: list[str]) -> pl.DataFrame:
-    return pl.concat(frames).lazy().group_by(keys).agg(partials.reductions(state)).collect()
+def _weighted(name: str, built: pl.Expr) -> pl.Expr:
+    """A linear reduction, over rows that count as often as they weigh."""
+    weight = pl.col(columns.WEIGHT)
+    if name == ROWS:
+        return weight.sum()
+    value = pl.col(*built.meta.root_names())
+    counted = value.is_not_null().cast(columns.WEIGHT_TYPE) if name.startswith("count:") else value
+    return (weight * counted).sum()
+
+
+def _values(partials: pl.DataFrame) -> list[str]:
+    return [name for name in partials.columns if name.startswith(_VALUE)]
+
+
+def _reductions(partials_: pl.DataFrame, keys: Sequence[str]) -> list[pl.Expr]:
+    return partials.reductions(name for name in partials_.columns if name not in keys)
+
+
+def _of_values(merged: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
+    """Partials by key, of partials by key and value."""
+    kept = _values(merged)
+    summed = merged.drop(kept).group_by(keys).agg(_reductions(merged.drop(kept), keys))
+    there = merged.filter(pl.col(ROWS) > 0)
+    times = there.select(pl.int_range(pl.len()).repeat_by(ROWS).explode(empty_as_null=False)).to_series()
+    named = {name: name.removeprefix(_VALUE) for name in kept}
+    each = there[times].select(*keys, *kept).rename(named)
+    computed = each.group_by(keys).agg(partials.building(name) for name in named.values())
+    return summed.join(computed, on=keys, how="left", nulls_equal=True)

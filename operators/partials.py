@@ -109,6 +109,22 @@ def reduction(name: str) -> pl.Expr:
     return merged.get(name.partition(":")[0], column.sum)()
 
 
+def building(name: str) -> pl.Expr:
+    """The reduction that builds a state column of a column of rows that has its name."""
+    match name.partition(":")[0]:
+        case "list" | "values":
+            return pl.col(name).drop_nulls()
+        case "distinct":
+            return pl.col(name).drop_nulls().unique()
+        case _:
+            return reduction(name)
+
+
+def is_linear(name: str) -> bool:
+    """Whether a state column is a sum over rows, so that a row can be taken back."""
+    return name.partition(":")[0] in {"rows", "count", "sum", "coarse", "fine", "beyond"}
+
+
 def reductions(names: Iterable[str]) -> list[pl.Expr]:
     """The reductions of several state columns."""
     return [reduction(name) for name in names]
@@ -174,8 +190,7 @@ def _held(wanted: Aggregate, key: str, value: pl.Expr, dtype: pl.DataType, where
         raise SpecError(f"{where} needs a number, not {dtype}", hint="cast(... as bigint) or cast(... as double)")
     _check_scalar(dtype, where)
     name = f"values:{key}" if wanted.kind is Kind.QUANTILE else f"distinct:{key}"
-    values = pl.col(name).drop_nulls()
-    return Build({name: one_zero(value, dtype)}, {name: values.unique() if wanted.kind is Kind.DISTINCT else values})
+    return Build({name: one_zero(value, dtype)}, {name: building(name)})
 
 
 def _ordered(
@@ -201,7 +216,7 @@ def _ordered(
         present &= by.is_not_nan() if by_type.is_float() else by.is_not_null()
         first = [one_zero(by, by_type).alias(_BY)]
     taken = pl.when(present).then(pl.struct([*first, *order, one_zero(value, dtype).alias(_VALUE)]))
-    return Build({name: taken}, {name: pl.col(name).drop_nulls() if wanted.kind is Kind.LIST else reduction(name)})
+    return Build({name: taken}, {name: building(name)})
 
 
 def _check_scalar(dtype: pl.DataType, where: str) -> None:
