@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import polars as pl
 
 from headrace.kernel.boundary import Boundary, PartitionRange, TopicBoundary, TopicPartition
-from headrace.kernel.clock import SystemClock
+from headrace.kernel.clock import Clock
 from headrace.kernel.errors import BoundaryError
 from headrace.kernel.protocols import Json, ReadRequest
 from hybrid_source.boundary import BoundaryContext, BoundaryRule, layouts, resolve_boundary
@@ -145,15 +145,17 @@ class LakeHistory:
         *,
         time: EventTime | None,
         floor: int | None,
+        clock: Clock,
     ) -> LakeTail:
         """See :meth:`hybrid_source.stages.LakeStage.replay`."""
         at = TailPosition.from_json(position)
         wanted = Wanted.of(request, self.payload, time.column if time else None)
         watermark = TailWatermark(
-            SystemClock(),
+            clock,
             {place: state.max_event_time for place, state in at.partitions.items()},
             floor,
             out_of_orderness_us=time.out_of_orderness_us if time else 0,
+            idle_us=time.idle_us if time else None,
         )
         history = self.open_history(pin)
         query = HistoryQuery(wanted.read, where=self.where, absent=self._absent(history))

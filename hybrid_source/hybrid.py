@@ -15,13 +15,15 @@ from headrace.kernel.boundary import Boundary, PartitionRange
 from headrace.kernel.clock import Clock, SystemClock
 from headrace.kernel.errors import GapError, SpecError
 from headrace.kernel.protocols import Json, Position, ReadRequest
+from headrace.kernel.until import until_text
 from hybrid_source.handover_policy import HandoverPolicy
 from hybrid_source.history_sequence import HistorySequence, last_stage, starts
-from hybrid_source.hybrid_position import HybridPosition, LakeRead, Offsets
+from hybrid_source.hybrid_position import HybridPosition, LakeRead
 from hybrid_source.hybrid_reader import HybridReader
 from hybrid_source.identity import check_identities, recorded_identities
 from hybrid_source.lake_versions import LakeVersions
 from hybrid_source.resolution import Resolution, naming
+from hybrid_source.run_ends import Offsets, RunEnds
 from hybrid_source.stages import EventTime, LakeStage, TailStage, TopicIdentity
 
 
@@ -68,7 +70,21 @@ class HybridSource:
                 f"and is to go on in that of {self._time_column!r}",
                 hint="restore event_time.column until the history has been read, or give the job another uid",
             )
-        return HybridReader(self, request, at)
+        return HybridReader(self, request, self._bounded(at, request))
+
+    def _bounded(self, at: HybridPosition, request: ReadRequest) -> HybridPosition:
+        """A position with the ends of the run: its own, where it is of a run to the same end that was interrupted.
+
+        A history is read whole, so the run ends no earlier than it.
+        """
+        if request.until is None or self.tail is None:
+            return replace(at, bound=None)
+        asked = until_text(request.until) or ""
+        if request.goes_on and at.bound is not None and at.bound.until == asked:
+            return at
+        held = at.resolution.boundary.nexts if at.resolution is not None else {}
+        found = self.tail.ends(request.until)
+        return replace(at, bound=RunEnds(asked, {place: max(end, held.get(place, 0)) for place, end in found.items()}))
 
     @property
     def lake(self) -> LakeStage | None:
@@ -139,9 +155,10 @@ class HybridSource:
                 strict.verify(start)
             except GapError as gap:
                 newer = LakeVersions(self.lake, identities, resolution).beyond(since, tail.offsets(start))
-                if newer is not None and newer.closes(gap):
+                left = gap if newer is None else newer.leaves(gap)
+                if left is None:
                     return start
-                start = tail.skip(start, gap)
+                start = tail.skip(start, left)
             else:
                 return start
 

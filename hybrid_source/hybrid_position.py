@@ -10,6 +10,7 @@ from headrace.kernel.boundary import TopicPartition, flat, nested
 from headrace.kernel.errors import InternalError
 from headrace.kernel.protocols import Json, Position
 from hybrid_source.resolution import Resolution
+from hybrid_source.run_ends import Offsets, RunEnds
 from hybrid_source.stages import TopicIdentity
 
 POSITION_VERSION: Final = 1
@@ -17,8 +18,6 @@ KEPT_SWITCHES: Final = 20
 
 Phase = Literal["history", "tail", "done"]
 SwitchKind = Literal["handover", "history", "chase", "switch-back"]
-
-Offsets = Mapping[TopicPartition, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +91,7 @@ class HybridPosition:
         lake: In the phase ``tail``: the rows come from this version of the table until its boundary; None: from the
             topic.
         switches: The last passages between lake and topic, oldest first.
+        bound: Where the bounded run ends that the position is of; None: it is of none.
     """
 
     phase: Phase
@@ -107,6 +107,7 @@ class HybridPosition:
     live: frozenset[TopicPartition] = frozenset()
     lake: LakeRead | None = None
     switches: Sequence[Switch] = ()
+    bound: RunEnds | None = None
 
     def switched(self, switch: Switch) -> HybridPosition:
         """The position with one more passage in its list."""
@@ -118,8 +119,9 @@ class HybridPosition:
         for name in ("pin", "cursor", "tail", "watermark", "event_time"):
             if getattr(self, name) is not None:
                 out[name] = getattr(self, name)
-        if self.resolution is not None:
-            out["boundary"] = self.resolution.to_json()
+        for name, value in (("boundary", self.resolution), ("lake", self.lake), ("bound", self.bound)):
+            if value is not None:
+                out[name] = value.to_json()
         if self.identities is not None:
             out["topics"] = {
                 name: {"id": topic.topic_id, "cluster": topic.cluster_id} for name, topic in self.identities.items()
@@ -129,8 +131,6 @@ class HybridPosition:
                 out[name] = nested(offsets)
         if self.live:
             out["live"] = [list(at) for at in sorted(self.live)]
-        if self.lake is not None:
-            out["lake"] = self.lake.to_json()
         if self.switches:
             out["switches"] = [switch.to_json() for switch in self.switches]
         return out
@@ -148,6 +148,7 @@ class HybridPosition:
                 hint="run the release that wrote the checkpoint, or a later one",
             )
         found, topics, lake = value.get("boundary"), value.get("topics"), value.get("lake")
+        bound = value.get("bound")
         return cls(
             phase=value["phase"],
             pin=value.get("pin"),
@@ -164,6 +165,7 @@ class HybridPosition:
             live=frozenset(TopicPartition(*at) for at in value.get("live", ())),
             lake=LakeRead.from_json(lake) if lake else None,
             switches=tuple(Switch.from_json(switch) for switch in value.get("switches", ())),
+            bound=RunEnds.from_json(bound) if bound else None,
         )
 
 

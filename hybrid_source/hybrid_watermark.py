@@ -1,17 +1,22 @@
-"""The watermark while history is read: what is unread, capped by what the tail is known to begin with."""
+"""The watermark while the lake is read: what is unread, capped by what the tail is known to begin with."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection
 from typing import Final
 
 from headrace.kernel.boundary import TopicPartition
 from headrace.kernel.clock import Clock
-from headrace.kernel.errors import GapError
+from headrace.kernel.errors import ExternalError, GapError
 from headrace.kernel.protocols import Json
-from hybrid_source.stages import EventTime, TailStage
+from hybrid_source.stages import END_OF_HISTORY, Begins, EventTime, TailStage
+
+logger: Final = logging.getLogger(__name__)
 
 PEEK_EVERY_S: Final = 1.0
+_SHARE: Final = 10
+"""A look that took long is followed by a pause of this many times its length."""
 
 
 class TailStartTimes:
@@ -21,45 +26,73 @@ class TailStartTimes:
         tail: The tail.
         time: How the source keeps time.
         clock: For idleness, and between two looks.
+        raises: A gap is an error; else what lies behind it is not known, as it is met where the topic takes over.
     """
 
-    def __init__(self, tail: TailStage, time: EventTime, clock: Clock) -> None:
+    def __init__(self, tail: TailStage, time: EventTime, clock: Clock, *, raises: bool = True) -> None:
+        self._raises = raises
         self._tail = tail
         self._time = time
         self._clock = clock
         self._opened = clock.monotonic()
-        self._first: dict[TopicPartition, int] = {}
-        self._looked = float("-inf")
+        self._known: dict[TopicPartition, int | None] = {}
+        self._next_look = self._opened
         self._gap: GapError | None = None
 
-    def cap(self, position: Json, partitions: Collection[TopicPartition]) -> int | None:
-        """Smallest first event time of some partitions at a position, minus the out-of-orderness.
+    def begins(self, position: Json, partitions: Collection[TopicPartition]) -> Begins:
+        """What some partitions have at and after a position, by the last look; see :data:`Begins`.
 
-        A partition without a record holds the watermark, as it would in the tail, until it counts as idle.
-
-        Returns:
-            None while one is unknown.
+        A topic that does not answer now tells nothing; who reads the lake can do without.
 
         Raises:
             GapError: Wanted offsets have been deleted.
         """
-        unknown = [at for at in partitions if at not in self._first]
-        now = self._clock.monotonic()
-        if unknown and now - self._looked >= PEEK_EVERY_S:
-            self._looked = now
-            self._gap = None
-            try:
-                self._first.update(self._tail.first_event_times(position, unknown))
-            except GapError as gap:
-                self._gap = gap
-            unknown = [at for at in unknown if at not in self._first]
-        if unknown and self._gap is not None:
+        unknown = [at for at in partitions if self._known.get(at) is None]
+        if unknown and self._clock.monotonic() >= self._next_look:
+            self._look(position, unknown)
+        if unknown and self._gap is not None and self._raises:
             raise self._gap  # between two looks, too: what is gone is not silent
-        silent_us = (now - self._opened) * 1e6
-        if unknown and (self._time.idle_us is None or silent_us < self._time.idle_us):
+        return {at: self._known[at] for at in partitions if at in self._known}
+
+    def limit(self, unread: int | None, position: Json, waiting: Collection[TopicPartition]) -> int | None:
+        """What is unread of a history, capped (:meth:`cap`) by the partitions that wait for its end; None: it holds."""
+        if unread is None or not waiting:
+            return unread
+        cap = self.cap(position, waiting)
+        return None if cap is None else min(unread, cap)
+
+    def cap(self, position: Json, partitions: Collection[TopicPartition]) -> int | None:
+        """Smallest first event time of some partitions at a position, minus the out-of-orderness.
+
+        A partition whose log ends without a record holds the watermark, as it would in the tail, until it counts as
+        idle; one whose records are hidden, or not known yet, holds it always.
+
+        Returns:
+            None while one holds it; ``END_OF_HISTORY`` where all are idle.
+
+        Raises:
+            GapError: Wanted offsets have been deleted.
+        """
+        begins = self.begins(position, partitions)
+        silent_us = (self._clock.monotonic() - self._opened) * 1e6
+        idle = self._time.idle_us is not None and silent_us >= self._time.idle_us
+        if any(at not in begins or (begins[at] is None and not idle) for at in partitions):
             return None
-        known = [self._first[at] for at in partitions if at in self._first]
-        return min(known) - self._time.out_of_orderness_us if known else None
+        known = [time for time in begins.values() if time is not None]
+        return min(known) - self._time.out_of_orderness_us if known else END_OF_HISTORY
+
+    def _look(self, position: Json, partitions: Collection[TopicPartition]) -> None:
+        began, self._gap = self._clock.monotonic(), None
+        for at in partitions:
+            self._known.pop(at, None)
+        try:
+            self._known.update(self._tail.first_event_times(position, list(partitions)))
+        except GapError as gap:
+            self._gap = gap
+        except ExternalError as error:
+            logger.warning("what the topic begins with is not known: %s", error)
+        took = self._clock.monotonic() - began
+        self._next_look = began + took + max(PEEK_EVERY_S, _SHARE * took)
 
 
 def raised(watermark: int | None, to: int | None) -> int | None:

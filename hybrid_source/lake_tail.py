@@ -11,7 +11,7 @@ outside of it are pruned by their statistics.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
@@ -22,7 +22,7 @@ import polars as pl
 from headrace.kernel import columns as system
 from headrace.kernel.boundary import TopicPartition
 from headrace.kernel.protocols import Json, ReadRequest
-from hybrid_source.stages import TailBatch
+from hybrid_source.stages import Begins, TailBatch
 from hybrid_source.tail_position import PartitionState, TailPosition
 from hybrid_source.tail_rows import event_times
 from hybrid_source.tail_watermark import TailWatermark
@@ -107,6 +107,7 @@ class LakeTail:
         self._at = position
         self._ends = ends
         self._window_rows = window_rows
+        self._silent: frozenset[TopicPartition] = frozenset()
 
     def poll(self) -> TailBatch | None:
         """See :meth:`hybrid_source.stages.Replay.poll`."""
@@ -114,12 +115,14 @@ class LakeTail:
         if not window:
             return None
         rows, places = in_offset_order(self._read(window))
+        for at in places.values():
+            self._watermark.heard(at)
         stamped, maybe_late = self._stamped(rows, places)
         times = self._watermark.max_event_times
         self._at = self._at.with_partitions(
             {at: PartitionState(end, times.get(at), self._at.partitions[at].first) for at, (_, end) in window.items()}
         )
-        watermark = self._watermark.advance(lambda _: False)
+        watermark = self._watermark.advance(self._silent.__contains__)
         if self._wanted.predicate is not None:
             stamped = stamped.filter(self._wanted.predicate)
         frame = stamped.select(self._wanted.names)
@@ -131,6 +134,18 @@ class LakeTail:
     def finished(self) -> bool:
         """See :attr:`hybrid_source.stages.Replay.finished`."""
         return not next_window(self._at.nexts, self._ends, self._window_rows)
+
+    @property
+    def arrived(self) -> Collection[TopicPartition]:
+        """See :attr:`hybrid_source.stages.Replay.arrived`."""
+        return [at for at, offset in self._at.nexts.items() if offset >= self._ends.get(at, 0)]
+
+    def rest(self, begins: Begins) -> None:
+        """See :meth:`hybrid_source.stages.Replay.rest`."""
+        self._silent = frozenset(at for at, time in begins.items() if time is None)
+        for at, time in begins.items():
+            if time is not None:
+                self._watermark.expect(at, time)
 
     def lag(self) -> Sequence[Mapping[str, Json]]:
         """See :meth:`hybrid_source.stages.Replay.lag`."""

@@ -10,9 +10,10 @@ from typing import Final
 from headrace.kernel.boundary import TopicPartition
 from headrace.kernel.errors import BoundaryError, DataError, GapError, SnapshotGoneError
 from headrace.kernel.protocols import Json
-from hybrid_source.hybrid_position import Offsets
+from hybrid_source.gaps import gap_error, gaps_of
 from hybrid_source.identity import check_identities, recorded_identities
 from hybrid_source.resolution import Resolution
+from hybrid_source.run_ends import Offsets, RunEnds
 from hybrid_source.stages import LakeStage, TopicIdentity
 
 logger: Final = logging.getLogger(__name__)
@@ -26,8 +27,9 @@ class NewerVersion:
         pin: The version; of an increment where ``increment``.
         resolution: Its boundary.
         ends: Where it leads: the next offset of each partition that it covers from the position on.
-        ahead: Offsets from the position to there.
+        ahead: Offsets from the position to there, as far as the run wants them.
         increment: Its rows carry no offsets: what was appended since the last version is read, as history.
+        bound: Where a bounded run ends; None: the run has no end.
     """
 
     pin: Json
@@ -35,14 +37,26 @@ class NewerVersion:
     ends: Offsets
     ahead: int
     increment: bool = False
+    bound: RunEnds | None = None
 
-    def closes(self, gap: GapError) -> bool:
-        """Whether it leads to offsets that the topic still has, in the partition with the gap."""
-        context = gap.context
-        at = TopicPartition(context["topic"], context["partition"])
-        # What the topic may have lost of deletions goes further than what it has lost of records.
-        available = context["needed"] if "needed" in context else context["earliest"]
-        return at in self.ends and self.ends[at] >= available
+    @property
+    def passes(self) -> bool:
+        """It leads beyond the end of the run."""
+        return self.bound is not None and self.bound.within(self.ends) != self.ends
+
+    def leaves(self, gap: GapError) -> GapError | None:
+        """What of a gap it does not close: where it leads neither to what the topic still has, nor to the run's end."""
+        gaps = gaps_of(gap)
+        if not gaps:
+            # What the topic may have lost of deletions goes further than what it has lost of records.
+            at = TopicPartition(gap.context["topic"], gap.context["partition"])
+            return None if self._leads(at, gap.context["needed"]) else gap
+        left = [one for one in gaps if not self._leads(one.at, one.earliest)]
+        return gap if len(left) == len(gaps) else gap_error(left) if left else None
+
+    def _leads(self, at: TopicPartition, to: int) -> bool:
+        wanted = to if self.bound is None else min(to, self.bound.ends.get(at, 0))
+        return at in self.ends and self.ends[at] >= wanted
 
 
 def reach(resolution: Resolution, nexts: Offsets) -> Offsets:
@@ -61,10 +75,18 @@ class LakeVersions:
         lake: The table.
         identities: The topics, by name.
         known: The job's boundary: an offset that another rule gives is not comparable, unless this one covers nothing.
+        bound: Where a bounded run ends; None: the run has no end.
     """
 
-    def __init__(self, lake: LakeStage, identities: Mapping[str, TopicIdentity], known: Resolution) -> None:
+    def __init__(
+        self,
+        lake: LakeStage,
+        identities: Mapping[str, TopicIdentity],
+        known: Resolution,
+        bound: RunEnds | None = None,
+    ) -> None:
         self._lake = lake
+        self._bound = bound
         self._identities = identities
         self._known = known
 
@@ -117,10 +139,11 @@ class LakeVersions:
             return None
         check_identities(recorded_identities(resolution.boundary), self._identities)
         ends = reach(resolution, nexts)
-        ahead = sum(end - nexts[at] for at, end in ends.items())
+        wanted = ends if self._bound is None else self._bound.within(ends)
+        ahead = sum(max(0, end - nexts[at]) for at, end in wanted.items())
         if not ahead or (increment and not _follows(resolution, nexts)):
             return None
-        return NewerVersion(pin, resolution, ends, ahead, increment)
+        return NewerVersion(pin, resolution, ends, ahead, increment, self._bound)
 
 
 def _follows(resolution: Resolution, nexts: Offsets) -> bool:

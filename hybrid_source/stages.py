@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 import polars as pl
 
 from headrace.kernel.boundary import Boundary, TopicPartition
+from headrace.kernel.clock import Clock
 from headrace.kernel.errors import GapError
 from headrace.kernel.protocols import Json, ReadRequest
+from headrace.kernel.until import Until
 from hybrid_source.resolution import OffsetNames, Resolution
 
 END_OF_HISTORY: Final = 2**63 - 1
@@ -228,6 +230,7 @@ class LakeStage(HistoryStage, Protocol):
         *,
         time: EventTime | None,
         floor: int | None,
+        clock: Clock,
     ) -> Replay:
         """Read a pinned version as the topics would be read.
 
@@ -239,6 +242,7 @@ class LakeStage(HistoryStage, Protocol):
             ends: Where the topics go on (exclusive); partitions that are not in it stay where they are.
             time: How the source keeps time.
             floor: The watermark begins at it.
+            clock: For idleness.
 
         Raises:
             SnapshotGoneError: The pinned version is no longer there.
@@ -302,6 +306,11 @@ class Expiry:
         }
 
 
+Begins: TypeAlias = Mapping[TopicPartition, int | None]
+"""What a topic has behind a position, by partition: the event time (microseconds) of the first record that has one;
+None: its log ends without. Of a partition that is not in it that is not known; records are to come, or may be."""
+
+
 class Replay(Protocol):
     """The lake, read in the place of the topic: the same rows, row watermarks and positions."""
 
@@ -311,6 +320,17 @@ class Replay(Protocol):
     @property
     def finished(self) -> bool:
         """Every partition has arrived at its end."""
+
+    @property
+    def arrived(self) -> Collection[TopicPartition]:
+        """The partitions of the position of which the lake gives no further row."""
+
+    def rest(self, begins: Begins) -> None:
+        """Say what the topic goes on with where partitions have arrived, so that they do not hold the watermark.
+
+        One whose records begin at a time holds it there, minus the out-of-orderness. One whose log ends holds it until
+        it counts as idle, as in the topic. One that is not in ``begins`` holds it where its own rows have brought it.
+        """
 
     def lag(self) -> Sequence[Mapping[str, Json]]:
         """``{topic, partition, next, end}`` by partition; the end is where the topic goes on."""
@@ -397,8 +417,16 @@ class TailStage(Protocol):
     def expiries(self, position: Json) -> Sequence[Expiry]:
         """By partition, until when the log will hold what a position needs. May take seconds."""
 
-    def first_event_times(self, position: Json, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Event time (microseconds) of the first record at or after ``position``, for partitions that have one."""
+    def first_event_times(self, position: Json, partitions: Sequence[TopicPartition]) -> Begins:
+        """What some partitions have at and after a position; behind a gap, where the job is to go on without.
+
+        Raises:
+            GapError: Wanted offsets are gone, and the job is not to go on without.
+            UnavailableError: The topic does not answer.
+        """
+
+    def ends(self, until: Until) -> Mapping[TopicPartition, int]:
+        """Where a run that is asked for now ends, by partition (exclusive)."""
 
     def open(
         self,
@@ -406,12 +434,14 @@ class TailStage(Protocol):
         position: Json,
         floor: int | None,
         live: Collection[TopicPartition] | None = None,
+        ends: Mapping[TopicPartition, int] | None = None,
     ) -> OpenTail:
         """Assign at ``position``.
 
         Args:
-            request: Columns, predicate, end.
+            request: Columns and predicate.
             position: Of all partitions.
             floor: The tail's watermark begins at it and never falls below it.
             live: Read only these for now; None: all.
+            ends: Where the read ends (exclusive); of a partition that is not in it nothing is read. None: it does not.
         """

@@ -26,6 +26,7 @@ class TablePosition:
             no row is late.
         after: The watermark once this version has been read.
         event_time: The column that orders the splits; a cursor means nothing in another order.
+        bound: Of a bounded run: ``{"until", "snapshot_id"}``, what it was asked to read to, and the last snapshot.
     """
 
     phase: Literal["history", "tail"]
@@ -35,6 +36,7 @@ class TablePosition:
     before: int | None = None
     after: int | None = None
     event_time: str | None = None
+    bound: Json = None
 
     @property
     def is_read(self) -> bool:

@@ -14,7 +14,7 @@ import polars as pl
 from headrace.kernel import columns as system
 from headrace.kernel.boundary import Boundary
 from headrace.kernel.protocols import Batch, Json, Position, ReadRequest
-from headrace.kernel.until import until_ms
+from headrace.kernel.until import until_ms, until_text
 from hybrid_source.history import HistoryPlan, HistorySplit
 from hybrid_source.iceberg_history import newer_snapshots
 from hybrid_source.read_ahead import ReadAhead, Taken, read_ahead
@@ -42,14 +42,21 @@ class TableReader:
         self._plan: HistoryPlan | None = None
         self._splits: ReadAhead[HistorySplit] = ReadAhead(iter(()))
         self._maybe_late = False
-        self._end: Json = None
         if not at.is_read:
             self._begin(source.open_version(at.pin))
-        if request.until is not None:
-            self._look()
-            if isinstance(request.until, datetime):
-                self._pending = deque(self._before(until_ms(request.until)))
-            self._end = self._pending[-1]["snapshot_id"] if self._pending else at.pin["snapshot_id"]
+        self._at = replace(at, bound=self._bound(at))
+
+    def _bound(self, at: TablePosition) -> Json:
+        """The end of the run: that of the position, where it is of a run to the same end that was interrupted."""
+        until = self._request.until
+        if until is None:
+            return None
+        self._look()
+        asked = until_text(until)
+        if self._request.goes_on and at.bound is not None and at.bound["until"] == asked:
+            return at.bound
+        coming = list(self._before(until_ms(until)) if isinstance(until, datetime) else self._pending)
+        return {"until": asked, "snapshot_id": (coming[-1] if coming else at.pin)["snapshot_id"]}
 
     # ------------------------------------------------------------------------------------------------------ protocol
 
@@ -72,8 +79,8 @@ class TableReader:
     @property
     def finished(self) -> bool:
         """See :attr:`headrace.kernel.protocols.SourceReader.finished`."""
-        bounded = self._request.until is not None
-        return bounded and self._at.is_read and self._at.pin["snapshot_id"] == self._end
+        bound = self._at.bound
+        return bound is not None and self._at.is_read and bool(self._at.pin["snapshot_id"] == bound["snapshot_id"])
 
     @property
     def position(self) -> Position:
@@ -131,6 +138,7 @@ class TableReader:
             before,
             self._source.watermark_after(history, before),
             self._source.time_column,
+            self._at.bound,
         )
         self._begin(history)
 

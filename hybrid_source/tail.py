@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -10,33 +9,29 @@ from functools import cached_property
 from typing import Final
 
 import polars as pl
-from confluent_kafka import Message
 
 from headrace.kafka import KafkaCluster, KafkaMetadata
 from headrace.kernel.boundary import Boundary, TopicPartition
 from headrace.kernel.clock import Clock, SystemClock
-from headrace.kernel.errors import GapError, HeadraceError, UnavailableError
+from headrace.kernel.errors import GapError
 from headrace.kernel.protocols import Json, ReadRequest
 from headrace.kernel.until import Until, until_ms
 from hybrid_source.decode import Decoder, JsonDecoder
 from hybrid_source.hybrid import EventTime
-from hybrid_source.stages import Expiry, OpenTail, TopicIdentity
+from hybrid_source.stages import Begins, Expiry, OpenTail, TopicIdentity
 from hybrid_source.tail_alignment import Alignment
-from hybrid_source.tail_assignment import Assignment, place
-from hybrid_source.tail_batch import Records
 from hybrid_source.tail_bounds import TRANSACTION_WAIT_S, Bounds
 from hybrid_source.tail_compaction import Compaction, UpsertKey
 from hybrid_source.tail_offsets import EARLIEST, AtOffsets, AtTime, LogOffsets, OnGap, Start, starting_at
+from hybrid_source.tail_peek import Peek, Timeless
 from hybrid_source.tail_position import TailPosition
 from hybrid_source.tail_rate import RateLimit
 from hybrid_source.tail_reader import KafkaTailReader
 from hybrid_source.tail_retention import Retention
-from hybrid_source.tail_rows import RowBuilder, event_times
+from hybrid_source.tail_rows import RowBuilder
 from hybrid_source.tail_topics import TopicChoice, identities, places
 from hybrid_source.tail_watermark import TailWatermark
 
-PEEK_DEADLINE_S: Final = 10.0
-PEEK_ROWS: Final = 500
 DISCOVERY_S: Final = 30.0
 
 
@@ -81,6 +76,10 @@ class KafkaTail:
     @cached_property
     def _retention(self) -> Retention:
         return Retention(self.cluster, self._metadata, self.clock)
+
+    @cached_property
+    def _timeless(self) -> Timeless:
+        return {}
 
     @property
     def _offsets(self) -> LogOffsets:
@@ -131,21 +130,35 @@ class KafkaTail:
         """See :meth:`hybrid_source.stages.TailStage.expiries`."""
         return self._retention.expiries(TailPosition.from_json(position).nexts)
 
-    def first_event_times(self, position: Json, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+    def first_event_times(self, position: Json, partitions: Sequence[TopicPartition]) -> Begins:
         """See :meth:`hybrid_source.stages.TailStage.first_event_times`.
 
-        Records that cannot be decoded, and rows without an event time, are passed over.
-
-        Raises:
-            GapError: Wanted offsets have been deleted, under ``on_gap: fail``.
-            UnavailableError: A partition that has records gave none in time.
+        Records that cannot be decoded, and rows without an event time, are passed over. A partition whose records came
+        not far enough in time is left out; the next call goes on where this one ended.
         """
         if self.event_time is None:
             return {}
-        known = TailPosition.from_json(position).partitions
-        stable = self._metadata.stable(partitions)
-        ahead = {at: known[at] for at in partitions if stable[at] > known[at].next}
-        return self._peek(TailPosition(ahead), self.event_time.column) if ahead else {}
+        at, held = TailPosition.from_json(position), self._metadata.ranges(partitions)
+        for place in partitions:
+            at = self._offsets.check(at, place, held[place])
+        ends = {place: held[place].latest for place in partitions}
+        ahead = {place: at.nexts[place] for place in partitions if at.nexts[place] < ends[place]}
+        found: dict[TopicPartition, int | None] = dict.fromkeys(place for place in partitions if place not in ahead)
+        if ahead:
+            found |= Peek(self.cluster, self.decoder, self.schema, self.event_time.column, self._timeless)(ahead, ends)
+        return found
+
+    def ends(self, until: Until) -> Mapping[TopicPartition, int]:
+        """See :meth:`hybrid_source.stages.TailStage.ends`.
+
+        Of a time: each partition's first record at or after it; one without such a record ends where it ends now.
+        """
+        partitions = places(self.topics.find(self._metadata))
+        latest = self._metadata.latest(partitions)
+        if not isinstance(until, datetime):
+            return latest
+        found = self._metadata.at_time(partitions, until_ms(until))
+        return {at: latest[at] if offset is None else offset for at, offset in found.items()}
 
     def open(
         self,
@@ -153,6 +166,7 @@ class KafkaTail:
         position: Json,
         floor: int | None,
         live: Collection[TopicPartition] | None = None,
+        ends: Mapping[TopicPartition, int] | None = None,
     ) -> OpenTail:
         """See :meth:`hybrid_source.stages.TailStage.open`.
 
@@ -165,12 +179,11 @@ class KafkaTail:
         """
         rows = RowBuilder(str(self.topics), self.schema, request, self.event_time, self.decoder, self.upserts)
         found = self.topics.find(self._metadata)
-        at = self._offsets.checked(TailPosition.from_json(position), places(found))
+        at = self._offsets.checked(TailPosition.from_json(position), places(found), ends)
         if self.upserts is not None:
             self._compaction.check_tombstones(at, self.clock.now_us() // 1000)
         bounds = None
-        if request.until is not None:
-            ends = self._ends(request.until, places(found))
+        if ends is not None:
             bounds = Bounds(ends, self.clock, transaction_wait_s=self.transaction_wait_s)
         return KafkaTailReader(
             self.cluster,
@@ -188,14 +201,6 @@ class KafkaTail:
             discovery_s=self.discovery_s,
         )
 
-    def _ends(self, until: Until, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """End offsets: a partition without a record at or after the time ends where it ends now."""
-        latest = self._metadata.latest(partitions)
-        if not isinstance(until, datetime):
-            return latest
-        found = self._metadata.at_time(partitions, until_ms(until))
-        return {at: latest[at] if offset is None else offset for at, offset in found.items()}
-
     def _watermark(self, at: TailPosition, floor: int | None, live: Collection[TopicPartition]) -> TailWatermark:
         time_ = self.event_time or EventTime("")
         return TailWatermark(
@@ -205,52 +210,6 @@ class KafkaTail:
             out_of_orderness_us=time_.out_of_orderness_us,
             idle_us=time_.idle_us,
         )
-
-    def _peek(self, position: TailPosition, column: str) -> dict[TopicPartition, int]:
-        """First event time by partition; partitions that end before they give one are left out."""
-        decoder = self.decoder(pl.Schema({column: self.schema[column]}))
-        found: dict[TopicPartition, int] = {}
-        ended: set[TopicPartition] = set()
-        deadline = time.monotonic() + PEEK_DEADLINE_S
-        assignment = Assignment(self.cluster, position.nexts)
-        try:
-            while missing := position.partitions.keys() - found.keys() - ended:
-                if time.monotonic() > deadline:
-                    raise UnavailableError(
-                        f"{self.topics}: the first records of {_listed(missing)} did not come in time",
-                        detail=f"waited {PEEK_DEADLINE_S:.0f} s",
-                        hint="check the brokers",
-                    )
-                records = []
-                for message in assignment.consume(PEEK_ROWS, 0.1):
-                    error, at = message.error(), place(message)
-                    if error is None:
-                        records.append(message)
-                    elif at is not None:
-                        self._peek_event(position, at, assignment.error(error, at))
-                        ended.add(at)
-                for at, first in _first_times(records, decoder, column).items():
-                    found.setdefault(at, first)
-        finally:
-            assignment.close()
-        return found
-
-    def _peek_event(self, position: TailPosition, at: TopicPartition, error: HeadraceError) -> None:
-        if isinstance(error, GapError):
-            # Raises, unless the policy is to go on: then the reader will.
-            self._offsets.checked(TailPosition({at: position.partitions[at]}), (at,))
-
-
-def _listed(partitions: Collection[TopicPartition]) -> str:
-    return ", ".join(f"{topic}[{partition}]" for topic, partition in sorted(partitions))
-
-
-def _first_times(messages: Sequence[Message], decoder: Decoder, column: str) -> dict[TopicPartition, int]:
-    records = Records.of(messages, None)
-    decoded = decoder.decode(records.values())
-    rows = pl.DataFrame({"slot": records.decoded_slots(decoded), "time": event_times(decoded.frame[column])})
-    firsts = rows.drop_nulls("time").unique("slot", keep="first", maintain_order=True).iter_rows()
-    return {records.places[slot]: at for slot, at in firsts}
 
 
 __all__ = ["AtOffsets", "AtTime", "KafkaTail", "OnGap", "Start"]

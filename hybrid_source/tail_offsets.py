@@ -5,13 +5,14 @@ No silent gap: what is gone is an error, or a record in the position.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from headrace.kafka import KafkaMetadata, OffsetRange
 from headrace.kernel.boundary import TopicPartition
 from headrace.kernel.errors import GapError, IdentityError
+from hybrid_source.gaps import Gap, gap_error, gaps_of
 from hybrid_source.tail_position import LostRange, PartitionState, TailPosition
 
 OnGap = Literal["fail", "record"]
@@ -19,10 +20,6 @@ OnGap = Literal["fail", "record"]
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 
-GAP_HINT: Final = (
-    "read the missing range from a newer snapshot of the history, lengthen the topic's retention, "
-    "or set on_gap: record to go on without these records"
-)
 RECREATED: Final = "TOPIC_RECREATED"
 DELETED: Final = "TOPIC_DELETED"
 
@@ -86,8 +83,18 @@ class LogOffsets:
         """
         return self.checked(starting_at({**dict.fromkeys(partitions, 0), **nexts}), partitions)
 
-    def checked(self, position: TailPosition, partitions: Collection[TopicPartition]) -> TailPosition:
+    def checked(
+        self,
+        position: TailPosition,
+        partitions: Collection[TopicPartition],
+        ends: Mapping[TopicPartition, int] | None = None,
+    ) -> TailPosition:
         """The position, with partitions that it does not know added at offset 0, and every gap met by policy.
+
+        Args:
+            position: The position.
+            partitions: Those that are there.
+            ends: Where a bounded read ends; it needs nothing of a partition that stands at its end. None: no end.
 
         Raises:
             GapError: Under ``fail``: a next offset is below the log start.
@@ -116,34 +123,20 @@ class LogOffsets:
         position = position.with_partitions(
             {at: PartitionState(0) for at in sorted(partitions) if at not in position.partitions}
         )
+        gaps = []
         for at, held in self.metadata.ranges(partitions).items():
-            position = self.check(position, at, held)
-        return position
+            wanted = position.partitions[at].next
+            if ends is not None and held.latest >= wanted >= ends.get(at, 0):
+                continue
+            gap = _gap(position, at, held)
+            if gap is not None:
+                gaps.append(gap)
+        return self._met(position, gaps)
 
     def check(self, position: TailPosition, at: TopicPartition, held: OffsetRange) -> TailPosition:
         """One partition's next offset against what the broker holds; see :meth:`checked`."""
-        wanted = position.partitions[at].next
-        if wanted > held.latest:
-            raise IdentityError(
-                f"topic {at.topic!r} partition {at.partition}: "
-                f"recorded offset {wanted} lies beyond the end {held.latest}",
-                detail=f"the partition holds {held.earliest} to {held.latest} (exclusive)",
-                hint="the topic was deleted and created again, or lost records; recorded offsets mean nothing in it. "
-                "Start the job under a new uid, and set the table's boundary anew",
-                code=RECREATED,
-                context=_context(at, wanted, held),
-            )
-        if wanted >= held.earliest:
-            return position
-        if self.on_gap == "record":
-            return position.skipping(LostRange(at, wanted, held.earliest))
-        raise GapError(
-            f"topic {at.topic!r} partition {at.partition}: wanted offset {wanted} is gone, "
-            f"available are {held.earliest} to {held.latest} (exclusive)",
-            detail=f"offsets {wanted} to {held.earliest - 1} were deleted by retention or by a person",
-            hint=GAP_HINT,
-            context=_context(at, wanted, held),
-        )
+        gap = _gap(position, at, held)
+        return position if gap is None else self._met(position, [gap])
 
     def skip(self, position: TailPosition, gap: GapError) -> TailPosition:
         """The position behind a gap, with the gap in its ledger.
@@ -151,22 +144,43 @@ class LogOffsets:
         Raises:
             GapError: The gap, under ``fail``, and where deletions may be gone: no offset says which.
         """
-        if self.on_gap == "fail" or "earliest" not in gap.context:
+        gaps = gaps_of(gap)
+        if self.on_gap == "fail" or not gaps:
             raise gap
-        at = TopicPartition(gap.context["topic"], gap.context["partition"])
-        return position.skipping(LostRange(at, gap.context["wanted"], gap.context["earliest"]))
+        return skipped(position, gaps)
+
+    def _met(self, position: TailPosition, gaps: Sequence[Gap]) -> TailPosition:
+        if gaps and self.on_gap == "fail":
+            raise gap_error(gaps)
+        return skipped(position, gaps)
+
+
+def skipped(position: TailPosition, gaps: Iterable[Gap]) -> TailPosition:
+    """The position behind some gaps, with the gaps in its ledger."""
+    for gap in gaps:
+        position = position.skipping(LostRange(gap.at, gap.wanted, gap.earliest))
+    return position
+
+
+def _gap(position: TailPosition, at: TopicPartition, held: OffsetRange) -> Gap | None:
+    """What one partition lacks.
+
+    Raises:
+        IdentityError: The position lies beyond the end of the log.
+    """
+    wanted = position.partitions[at].next
+    if wanted > held.latest:
+        raise IdentityError(
+            f"topic {at.topic!r} partition {at.partition}: recorded offset {wanted} lies beyond the end {held.latest}",
+            detail=f"the partition holds {held.earliest} to {held.latest} (exclusive)",
+            hint="the topic was deleted and created again, or lost records; recorded offsets mean nothing in it. "
+            "Start the job under a new uid, and set the table's boundary anew",
+            code=RECREATED,
+            context=Gap(at, wanted, held.earliest, held.latest).to_json(),
+        )
+    return Gap(at, wanted, held.earliest, held.latest) if wanted < held.earliest else None
 
 
 def starting_at(nexts: Mapping[TopicPartition, int]) -> TailPosition:
     """The position of a tail that begins at these offsets."""
     return TailPosition({at: PartitionState(offset) for at, offset in sorted(nexts.items())})
-
-
-def _context(at: TopicPartition, wanted: int, held: OffsetRange) -> dict[str, str | int]:
-    return {
-        "topic": at.topic,
-        "partition": at.partition,
-        "wanted": wanted,
-        "earliest": held.earliest,
-        "latest": held.latest,
-    }

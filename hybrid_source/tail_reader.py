@@ -38,6 +38,8 @@ logger: Final = logging.getLogger(__name__)
 
 BATCH_ROWS: Final = 16_384
 DISCOVERY_DEADLINE_S: Final = 5.0
+BEHIND_S: Final = 5.0
+"""Seconds between two looks at what lies behind the end of a bounded read, if silence may count there."""
 _NONE: Final = Records((), None, (), {}, {})
 
 
@@ -95,6 +97,8 @@ class KafkaTailReader:
         self._discovered = clock.monotonic()
         self._lookout = KafkaMetadata(cluster, deadline=DISCOVERY_DEADLINE_S)
         self._log_ends: dict[TopicPartition, int] = {}
+        self._behind: Mapping[TopicPartition, int] = {}
+        self._look_behind = clock.monotonic()
         self._waiting = set(position.nexts if live is not None else ()).difference(live or ())
         self._reading = {at for at in position.nexts if at not in self._waiting and not self._is_done(at)}
         self._assignment = Assignment(cluster, self._nexts_of(self._reading))
@@ -328,10 +332,23 @@ class KafkaTailReader:
 
     def _at_end(self, at: TopicPartition) -> bool:
         if at not in self._reading:
-            return True
+            return self._is_last(at)
         # Under an open transaction the client reports the end at the last stable offset, but records are to come.
         end = self._assignment.end(at)
         return self._stands_at_end(at) and end is not None and end <= self._at.partitions[at].next
+
+    def _is_last(self, at: TopicPartition) -> bool:
+        """Whether the log goes on behind the end of a bounded read; what comes there is read by a later run."""
+        now = self._clock.monotonic()
+        if now >= self._look_behind:
+            done = [place for place in self._at.partitions if place not in self._reading | self._waiting]
+            try:
+                self._behind = self._lookout.latest(done)
+            except UnavailableError as error:
+                self._behind = {}
+                logger.warning("whether %s goes on behind its end is not known: %s", self._topics, error)
+            self._look_behind = self._clock.monotonic() + BEHIND_S
+        return self._behind.get(at) == self._at.partitions[at].next
 
     def _nexts_of(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         return {at: self._at.partitions[at].next for at in partitions}

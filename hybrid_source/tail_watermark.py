@@ -82,6 +82,7 @@ class TailWatermark:
         self._out_of_orderness_us = out_of_orderness_us
         self._idle_us = idle_us
         self._limit: int | None = None
+        self._expected: dict[TopicPartition, int] = {}
         now = clock.monotonic()
         self._heard = dict.fromkeys(self._max, now)
 
@@ -98,6 +99,10 @@ class TailWatermark:
     def hold(self, limit: int | None) -> None:
         """Keep the watermark at or below ``limit`` from now on, for rows that are read elsewhere; None: no limit."""
         self._limit = limit
+
+    def expect(self, at: TopicPartition, event_time: int) -> None:
+        """The next row of the partition that has an event time has this one; it is read later, by somebody else."""
+        self._expected[at] = event_time
 
     def add(self, at: TopicPartition) -> None:
         """A new partition, which holds the watermark from now on."""
@@ -151,7 +156,7 @@ class TailWatermark:
         """
         active = [at for at in self._max if not self._is_idle(at, at_end)]
         if active:
-            times = [self._max[at] for at in active]
+            times = [self._ahead(at) for at in active]
             lowest = None if None in times else min(time for time in times if time is not None)
         else:
             lowest = max((time for time in self._max.values() if time is not None), default=None)
@@ -162,6 +167,10 @@ class TailWatermark:
         if own is not None:
             self._value = own if self._value is None else max(self._value, own)
         return self._value
+
+    def _ahead(self, at: TopicPartition) -> int | None:
+        """What no row of the partition lies behind by more than the out-of-orderness."""
+        return self._raised(at, self._expected[at]) if at in self._expected else self._max[at]
 
     def _is_idle(self, at: TopicPartition, at_end: Callable[[TopicPartition], bool]) -> bool:
         if self._idle_us is None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from headrace.kernel.errors import ExternalError, GapError, SpecError
+from headrace.kernel.boundary import TopicPartition
+from headrace.kernel.errors import ExternalError, GapError, HeadraceError, SpecError
 from headrace.kernel.protocols import ReadRequest
 from hybrid_source.history_sequence import last_stage
 from hybrid_source.hybrid_position import HybridPosition
@@ -40,6 +42,46 @@ class WaysOn:
         self._source = source
         self._tail = tail
         self._request = request
+        self._ahead: Way | None = None
+
+    def prepare(self, at: HybridPosition, opened: OpenTail | None) -> None:
+        """Find the way on while the last rows are still being processed, as :meth:`take` will want it."""
+        try:
+            self._ahead = self.find(at, opened)
+        except HeadraceError as error:
+            # Not due yet, and tried again when it is.
+            logger.debug("the way on could not be prepared: %s", error)
+
+    def forget(self) -> None:
+        """What was prepared is no longer to be taken, and whoever asked for it closes the tail that it may hold."""
+        self._ahead = None
+
+    def take(self, at: HybridPosition, opened: OpenTail | None) -> tuple[Way, HybridPosition]:
+        """The way on, and the position that it begins at: behind the gaps that the lake does not close.
+
+        Raises:
+            GapError: There are such gaps, under ``on_gap: fail``.
+        """
+        way, self._ahead = self._ahead, None
+        while way is None:
+            try:
+                way = self.find(at, opened)
+            except GapError as gap:
+                at = self.skip(at, gap)
+        return way, at
+
+    def skip(self, at: HybridPosition, gap: GapError) -> HybridPosition:
+        """The position behind a gap that the lake does not close.
+
+        Raises:
+            GapError: Under ``on_gap: fail``.
+        """
+        return replace(at, tail=wanted_tail(self._source, self._source.tail).skip(at.tail, gap))
+
+    def close(self) -> None:
+        """Close a tail that was opened ahead."""
+        if self._ahead is not None and self._ahead.tail is not None:
+            self._ahead.tail.close()
 
     def find(self, at: HybridPosition, opened: OpenTail | None) -> Way:
         """The way on from a position at the end of what is read of the lake.
@@ -54,18 +96,20 @@ class WaysOn:
         tail = wanted_tail(self._source, self._tail)
         policy = self._source.policy
         newer = self.newer_if_reachable(at) if policy.chase else None
-        if newer is not None and newer.ahead >= policy.worthwhile:
+        # Rows without offsets come by whole increments: one that leads beyond the end of the run is for who must.
+        if newer is not None and newer.ahead >= policy.worthwhile and not (newer.increment and newer.passes):
             return Way(newer=newer)
         if opened is not None:
             return Way(opened)
         try:
-            return Way(tail.open(self._request, at.tail, at.watermark))
+            return Way(open_tail(tail, self._request, at))
         except GapError as gap:
             if newer is None and self._source.may_look_back:
                 newer = self.newer(at)
-            if newer is not None and newer.closes(gap):
-                return Way(newer=newer)
-            raise
+            left = gap if newer is None else newer.leaves(gap)
+            if left is not None:
+                raise left from gap
+            return Way(newer=newer)
 
     def newer_if_reachable(self, at: HybridPosition) -> NewerVersion | None:
         """As :meth:`newer`, for where nothing compels to: a catalog that does not answer now is no reason to stop."""
@@ -81,13 +125,20 @@ class WaysOn:
         if lake is None or at.resolution is None or self._source.history is None:
             return None
         nexts = wanted_tail(self._source, self._tail).offsets(at.tail)
-        versions = LakeVersions(lake, at.identities or {}, at.resolution)
+        versions = LakeVersions(lake, at.identities or {}, at.resolution, at.bound)
         since = last_stage(self._source.history, at.pin)[1]
         found = versions.beyond(since if at.lake is None else at.lake.pin, nexts)
         # What the job's condition leaves out of an increment the topic would have given.
         if found is None and at.phase == "history" and not at.live and lake.where is None:
             found = versions.appended(since, nexts)
         return found
+
+
+def open_tail(
+    tail: TailStage, request: ReadRequest, at: HybridPosition, live: Collection[TopicPartition] | None = None
+) -> OpenTail:
+    """The tail at a position, as far as the run goes; see :meth:`hybrid_source.stages.TailStage.open`."""
+    return tail.open(request, at.tail, at.watermark, live, None if at.bound is None else at.bound.ends)
 
 
 def wanted_tail(source: HybridSource, tail: TailStage | None) -> TailStage:

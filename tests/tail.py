@@ -72,8 +72,13 @@ def read_until(
     return read
 
 
+def opened(tail: KafkaTail, request: ReadRequest, position: Any) -> OpenTail:
+    """A tail to where the request ends."""
+    return tail.open(request, position, None, ends=tail.ends(request.until) if request.until is not None else None)
+
+
 def read_bounded(tail: KafkaTail, position: Any = None, request: ReadRequest = CAUGHT_UP) -> Read:
-    reader = tail.open(request, tail.start(None) if position is None else position, None)
+    reader = opened(tail, request, tail.start(None) if position is None else position)
     try:
         return read_until(reader, lambda _: reader.finished)
     finally:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from headrace.kernel.boundary import TopicPartition
-from headrace.testing.script import Script, ScriptedLog
+from headrace.testing.script import Cut, Script, ScriptedLog
 from hybrid_source.hybrid import EventTime, HandoverPolicy
 from hybrid_source.tail_offsets import OnGap
 
@@ -39,7 +39,8 @@ def random_log(dice: random.Random, most: int = 12) -> ScriptedLog:
             next_ += 1
         partitions[at] = pl.DataFrame(rows, schema=PAYLOAD, orient="row")
         offsets[at], ends[at] = mine, next_ + dice.randint(0, 2)
-    return ScriptedLog(PAYLOAD, partitions, EventTime("ts", BOUND_S * 1_000_000), offsets, ends)
+    idle_us = dice.choice([None, 0, 2_000_000])
+    return ScriptedLog(PAYLOAD, partitions, EventTime("ts", BOUND_S * 1_000_000, idle_us), offsets, ends)
 
 
 def random_script(dice: random.Random, log: ScriptedLog) -> Script:
@@ -68,4 +69,19 @@ def random_script(dice: random.Random, log: ScriptedLog) -> Script:
     every = [(number, dice.randint(1, 5)) for number in range(len(log.partitions))]
     window = dice.choice([1, 5, 1000])
     on_gap = dice.choice(ON_GAP)
-    return Script(versions, splits, polls + every, commits, truncations, offsets, policy, window, on_gap)
+    until = {at: dice.randint(0, log.end(at)) for at in log.partitions} if dice.random() < 0.4 else None
+    step_us = dice.choice([0, 400_000, 3_000_000])
+    return Script(
+        versions, splits, polls + every, commits, truncations, offsets, policy, window, on_gap, step_us, until
+    )
+
+
+def first_ends(log: ScriptedLog, script: Script) -> Cut:
+    """Where the first bounded run ends: the history is read whole."""
+    until, held = script.until or {}, script.versions[0]
+    return {at: max(until.get(at, log.end(at)), held.get(at, 0)) for at in log.partitions}
+
+
+def rows_below(log: ScriptedLog, ends: Cut) -> pl.DataFrame:
+    """The rows of a log that lie below some ends."""
+    return pl.concat([log.part(at, 0, end) for at, end in ends.items()])

@@ -67,16 +67,19 @@ class ReadRequest:
     Attributes:
         columns: The columns (payload and system) that the plan needs; None for all payload columns.
         predicate: Exact filter on rows, in Polars semantics. Every reader applies it in full.
-        until: ``None`` runs for ever; ``caught-up`` ends at the end offsets seen when the reader was opened, a time at
-            the first records at or after it (timestamps of Kafka; a history is read whole).
+        until: ``None`` runs for ever; ``caught-up`` ends at the end offsets seen when the run began, a time at the
+            first records at or after it (timestamps of Kafka; a history is read whole). A source keeps the ends in its
+            position, and bounds by them whatever it reads in the place of the topic, too.
         compute: For sources that read ahead: they may call it in threads of their own, and hand out what it gave with
             the batch. None: only lazy rows are wanted.
+        goes_on: The run that the position is of was interrupted: one to the same end keeps its ends.
     """
 
     columns: Sequence[str] | None = None
     predicate: pl.Expr | None = None
     until: Until | None = None
     compute: FirstSegment | None = None
+    goes_on: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,6 +107,8 @@ class Attempt:
         self._decided: dict[str, Position] = {}
         self._watermarks: dict[str, int] = {}
         self._moved = False
+        self._ended = record is not None and record.ended
+        """Of the newest checkpoint: the run that wrote it had come to its end."""
         self._hung = False
 
     def run(self) -> bool:
@@ -182,7 +184,7 @@ class Attempt:
             )
 
     def _open_sources(self, positions: Mapping[str, Position]) -> None:
-        pushed = requests(self._graph, self._options.until)
+        pushed = requests(self._graph, self._options.until, goes_on=self._record is not None and not self._ended)
         for node in self._graph.sources():
             segment = GraphSegment(node.id, self._graph)
             reader = node.source.open(replace(pushed[node.id], compute=segment), positions.get(node.id))
@@ -214,7 +216,7 @@ class Attempt:
                 case None:
                     pass
             if self._due():
-                self._barrier(finished=False)
+                self._barrier()
             elif self._clock.monotonic() - self._leased >= LEASES_EVERY_S:
                 self._keep_leases(decided=False)
             self._report()
@@ -246,8 +248,10 @@ class Attempt:
         if drain:
             self._report(Phase.DRAINING)
             self._flow.drain()
-        if self._moved or finished:
-            self._barrier(finished=finished)
+        # A bounded run that has ended says so, as the next one is to have ends of its own.
+        unsaid = ended and self._options.until is not None and not self._ended
+        if self._moved or finished or unsaid:
+            self._barrier(finished=finished, ended=ended)
         if ended or finished:
             self._tell_of_leases(self._leases.end(finished=finished))
         self._report(Phase.FINISHED)
@@ -270,8 +274,9 @@ class Attempt:
             or (self._policy.nbytes is not None and self._meter.epoch_bytes >= self._policy.nbytes)
         )
 
-    def _barrier(self, *, finished: bool) -> None:
+    def _barrier(self, *, finished: bool = False, ended: bool = False) -> None:
         started = self._clock.monotonic()
+        self._ended = ended
         prepared = self._within_timeout(finished=finished)
         decided = self._clock.monotonic()
         for index, node in enumerate(node for node in self._graph.sinks() if node.id in prepared):
@@ -356,6 +361,7 @@ class Attempt:
                 pre_commits=dict(prepared),
                 fingerprint=self._graph.fingerprint(),
                 finished=finished,
+                ended=self._ended,
             ),
             states,
         )

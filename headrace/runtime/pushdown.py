@@ -11,8 +11,14 @@ from headrace.runtime.graph import Graph
 from hybrid_source.pushdown import probe
 
 
-def requests(graph: Graph, until: Until | None) -> dict[str, ReadRequest]:
-    """Probe the plans over each source: which columns they need, which predicate they all imply."""
+def requests(graph: Graph, until: Until | None, *, goes_on: bool = False) -> dict[str, ReadRequest]:
+    """Probe the plans over each source: which columns they need, which predicate they all imply.
+
+    Args:
+        graph: The graph.
+        until: Where the run ends.
+        goes_on: It was interrupted.
+    """
     out: dict[str, ReadRequest] = {}
     for node in graph.sources():
         schema = pl.Schema({name: dtype for name, dtype in node.source.schema.items() if name != columns.ROW_WATERMARK})
@@ -20,5 +26,5 @@ def requests(graph: Graph, until: Until | None) -> dict[str, ReadRequest]:
         wanted = list(pushed.columns)
         if columns.ROW_WATERMARK in node.source.schema and graph.judges_lateness(node.id):
             wanted.append(columns.ROW_WATERMARK)
-        out[node.id] = ReadRequest(wanted, pushed.predicate, until)
+        out[node.id] = ReadRequest(wanted, pushed.predicate, until, goes_on=goes_on)
     return out

@@ -10,7 +10,8 @@ import polars as pl
 
 from headrace.kernel import columns as system
 from headrace.kernel.boundary import TopicPartition
-from headrace.kernel.errors import GapError
+from headrace.testing.clock import ManualClock
+from hybrid_source.gaps import Gap, gap_error
 from hybrid_source.hybrid import HandoverPolicy
 from hybrid_source.stages import EventTime
 from hybrid_source.tail_offsets import OnGap
@@ -82,6 +83,9 @@ class Script:
         policy: The source's.
         window_rows: Offsets per window, where the table is read in the order of its offsets.
         on_gap: The tail's.
+        step_us: How much time passes with each step.
+        until: Where a bounded run ends that is asked for before anything has been read; partitions that are left out,
+            and later runs, end with the log.
     """
 
     versions: Sequence[Cut]
@@ -93,6 +97,8 @@ class Script:
     policy: HandoverPolicy = field(default_factory=lambda: HandoverPolicy(worthwhile=1))
     window_rows: int = 7
     on_gap: OnGap = "fail"
+    step_us: int = 0
+    until: Cut | None = None
 
 
 @dataclass(slots=True)
@@ -102,6 +108,12 @@ class World:
     log: ScriptedLog
     script: Script
     steps: int = 0
+    clock: ManualClock = field(default_factory=ManualClock)
+
+    def step(self) -> None:
+        """Something has been read."""
+        self.steps += 1
+        self.clock.advance(self.script.step_us)
 
     @property
     def version(self) -> int:
@@ -113,12 +125,14 @@ class World:
         gone = [cut.get(at, 0) for steps, cut in self.script.truncations if steps <= self.steps]
         return max(gone, default=0)
 
+    def run_ends(self) -> Cut:
+        """The ends of a bounded run that is asked for now: the script's, as long as nothing has been read."""
+        first = (self.script.until or {}) if self.steps == 0 else {}
+        return {at: min(first.get(at, end), end) for at in self.log.partitions for end in [self.log.end(at)]}
+
     def check(self, nexts: Cut) -> None:
-        """Raise the gap of the first partition that has one."""
-        for at, offset in sorted(nexts.items()):
-            start = self.log_start(at)
-            if offset < start:
-                raise GapError(
-                    f"{at} lacks {offset}",
-                    context={"topic": at.topic, "partition": at.partition, "wanted": offset, "earliest": start},
-                )
+        """Raise what some partitions lack."""
+        starts = {at: self.log_start(at) for at in sorted(nexts)}
+        gaps = [Gap(at, nexts[at], start, self.log.end(at)) for at, start in starts.items() if nexts[at] < start]
+        if gaps:
+            raise gap_error(gaps)

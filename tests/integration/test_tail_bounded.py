@@ -21,6 +21,7 @@ from tests.tail import (
     KEPT,
     LIMIT_S,
     at,
+    opened,
     read_bounded,
     read_until,
     tail_of,
@@ -53,7 +54,7 @@ def test_hyb_01_a_bounded_read_ends_behind_an_aborted_transaction(kafka: KafkaHe
     assert read.column() == [1, 2]
     assert read.nexts == {"0": 7}
     again = tail_of(kafka, topic)
-    reader = again.open(CAUGHT_UP, read.batches[-1].position, None)
+    reader = opened(again, CAUGHT_UP, read.batches[-1].position)
     assert reader.finished
     reader.close()
 
@@ -68,11 +69,11 @@ def test_hyb_01_a_bounded_read_ends_at_a_transaction_marker(kafka: KafkaHelper, 
     kafka.settle(topic, 3)
     tail = tail_of(kafka, topic)
     if until == "caught-up":
-        reader = tail.open(ReadRequest(until=until), tail.start(None), None)
+        reader = opened(tail, ReadRequest(until=until), tail.start(None))
         kafka.produce(topic, values(*range(10)), **AFTER)
     else:
         kafka.produce(topic, values(*range(10)), **AFTER)
-        reader = tail.open(ReadRequest(until=until), tail.start(None), None)
+        reader = opened(tail, ReadRequest(until=until), tail.start(None))
     read = read_until(reader, lambda _: reader.finished)
     reader.close()
     assert read.column() == [1, 2]
@@ -108,7 +109,7 @@ def test_hyb_02_what_stands_above_an_open_transaction_is_waited_for(
     if until != "caught-up":
         kafka.produce(topic, values(5), **AFTER)
     tail = tail_of(kafka, topic)
-    reader = tail.open(ReadRequest(until=until), tail.start(None), None)
+    reader = opened(tail, ReadRequest(until=until), tail.start(None))
     for _ in range(3):
         assert reader.poll(0.1) is None
         assert not reader.finished
@@ -159,7 +160,7 @@ def test_a_time_ends_each_partition_at_its_first_record_then(kafka: KafkaHelper)
     read = read_bounded(tail, request=ReadRequest(until=ENDS[1]))
     assert sorted(read.column()) == [1, 6]
     assert read.nexts == {"0": 1, "1": 0, "2": 1}
-    beyond = tail.open(ReadRequest(until=ENDS[1]), at(topic, p0=3, p1=0, p2=1), None)
+    beyond = opened(tail, ReadRequest(until=ENDS[1]), at(topic, p0=3, p1=0, p2=1))
     assert beyond.finished
     beyond.close()
 
@@ -168,7 +169,7 @@ def test_a_bounded_read_leaves_what_comes_after_its_end(kafka: KafkaHelper) -> N
     topic = kafka.topic(2)
     kafka.produce(topic, values(1, 2))
     tail = tail_of(kafka, topic)
-    reader = tail.open(CAUGHT_UP, tail.start(None), None)
+    reader = opened(tail, CAUGHT_UP, tail.start(None))
     kafka.produce(topic, values(3, 4))
     kafka.produce(topic, values(5), partition=1)
     read = read_until(reader, lambda _: reader.finished)
@@ -180,7 +181,7 @@ def test_a_bounded_read_leaves_what_comes_after_its_end(kafka: KafkaHelper) -> N
 
 def test_an_empty_topic_is_finished_at_once(kafka: KafkaHelper) -> None:
     tail = tail_of(kafka, kafka.topic(3))
-    reader = tail.open(CAUGHT_UP, tail.start(None), None)
+    reader = opened(tail, CAUGHT_UP, tail.start(None))
     assert reader.finished
     reader.close()
 
@@ -195,7 +196,7 @@ def test_hyb_02_a_bounded_read_waits_for_an_open_transaction(
         transaction.produce(topic, values(1, 2))
         transaction.commit()
     tail = tail_of(kafka, topic, clock=clock)
-    reader = tail.open(CAUGHT_UP, tail.start(None), None)
+    reader = opened(tail, CAUGHT_UP, tail.start(None))
     for _ in range(5):
         assert reader.poll(0.1) is None
         assert not reader.finished
@@ -216,7 +217,7 @@ def test_hyb_02_the_wait_has_a_limit(kafka: KafkaHelper) -> None:
     with kafka.transaction() as hanging:
         hanging.produce(topic, values(0))
         tail = tail_of(kafka, topic, clock=clock, transaction_wait_s=60)
-        reader = tail.open(CAUGHT_UP, tail.start(None), None)
+        reader = opened(tail, CAUGHT_UP, tail.start(None))
         for _ in range(5):
             reader.poll(0.1)
         clock.advance(61_000_000)

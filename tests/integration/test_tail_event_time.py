@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import SimpleNamespace
+
 import polars as pl
 import pytest
 
@@ -9,7 +12,7 @@ from headrace.kernel import columns as system
 from headrace.kernel.boundary import TopicPartition
 from headrace.kernel.protocols import ReadRequest
 from headrace.testing import ManualClock
-from hybrid_source import tail_reader
+from hybrid_source import tail_peek, tail_reader
 from hybrid_source.hybrid import EventTime
 from tests.kafka import KafkaHelper
 from tests.tail import (
@@ -92,12 +95,43 @@ def test_first_event_times_are_peeked(kafka: KafkaHelper) -> None:
     kafka.produce(topic, events(9), partition=1)
     with kafka.transaction() as aborted:
         aborted.produce(topic, events(1), partition=3)
+    kafka.settle(topic, 2, partition=3)
     tail = tail_of(kafka, topic, event_time=EventTime("t"))
     position = at(topic, p0=0, p1=1, p2=0, p3=0)
     places = [TopicPartition(topic, partition) for partition in range(4)]
-    assert tail.first_event_times(position, places) == {places[0]: 7 * MINUTE}
+    assert tail.first_event_times(position, places) == {places[0]: 7 * MINUTE, **dict.fromkeys(places[1:])}
     found = tail.first_event_times(at(topic, p0=4, p1=0), [places[1], places[0]])
     assert found == {places[0]: 3 * MINUTE, places[1]: 9 * MINUTE}
+
+
+def test_what_an_open_transaction_hides_is_not_known_when_it_is_peeked_for(kafka: KafkaHelper) -> None:
+    topic = kafka.topic(2)
+    kafka.produce(topic, events(None), partition=1)
+    places = [TopicPartition(topic, partition) for partition in range(2)]
+    tail = tail_of(kafka, topic, event_time=EventTime("t"))
+    with kafka.transaction() as hanging:
+        for partition in range(2):
+            hanging.produce(topic, events(5), partition=partition)
+        assert tail.first_event_times(at(topic, p0=0, p1=0), places) == {}
+        hanging.commit()
+    assert tail.first_event_times(at(topic, p0=0, p1=0), places) == dict.fromkeys(places, 5 * MINUTE)
+
+
+def test_a_peek_goes_on_behind_a_long_run_without_event_times(
+    kafka: KafkaHelper, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = kafka.topic()
+    kafka.produce(topic, events(*[None] * 30, 7))
+    place = TopicPartition(topic, 0)
+    tail = tail_of(kafka, topic, event_time=EventTime("t"))
+    monkeypatch.setattr(tail_peek, "PEEK_ROWS", 20)
+    found: Mapping[TopicPartition, int | None] = {}
+    while not found:
+        ticks = iter([0.0, 1.0, 99.0])  # time for one poll, which alone never comes to the last record
+        monkeypatch.setattr(tail_peek, "time", SimpleNamespace(monotonic=lambda ticks=ticks: next(ticks)))
+        found = tail.first_event_times(at(topic, p0=0), [place])
+    assert found == {place: 7 * MINUTE}
+    assert "no event time yet" in caplog.text
 
 
 def test_a_partition_that_runs_ahead_waits_for_the_slowest(kafka: KafkaHelper, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from tests.tail import (
     CAUGHT_UP,
     KEPT,
     SCHEMA,
+    opened,
     read_bounded,
     read_until,
     tail_of,
@@ -43,7 +44,7 @@ def test_kaf_02_tombstones_are_skipped_and_empty_values_are_dead_letters(kafka: 
         kafka.produce(topic, [value], key=key, timestamp_ms=1_700_000_000_123)
     request = replace(CAUGHT_UP, columns=[system.KEY, "v", system.OFFSET])
     tail = tail_of(kafka, topic)
-    reader = tail.open(request, tail.start(None), None)
+    reader = opened(tail, request, tail.start(None))
     read = read_until(reader, lambda _: reader.finished)
     reader.close()
     assert read.rows.rows() == [(b"k1", 1, 0), (None, 2, 2)]

@@ -19,14 +19,15 @@ from hypothesis import strategies as st
 
 from headrace.kernel import columns as system
 from headrace.kernel.protocols import ReadRequest
-from headrace.testing.stages import scripted_source
+from headrace.testing.script import World
+from headrace.testing.stages import source_of
 from hybrid_source.hybrid_position import HybridPosition
-from tests.worlds import random_log, random_script
+from tests.worlds import first_ends, random_log, random_script, rows_below
 
 if TYPE_CHECKING:
     from headrace.kernel.protocols import Position
-    from headrace.testing.script import ScriptedLog
-    from hybrid_source.hybrid import HybridReader, HybridSource
+    from headrace.testing.script import Script, ScriptedLog
+    from hybrid_source.hybrid import HybridReader
 
 KEY = [system.TOPIC, system.PARTITION, system.OFFSET]
 EXAMPLES = int(os.environ.get("HEADRACE_EXAMPLES", "2000"))
@@ -38,11 +39,12 @@ MOST_STEPS = 2000
 class Driver:
     """Drives a source as the runtime does, and dies at random."""
 
-    def __init__(self, dice: random.Random, source: HybridSource) -> None:
-        self.dice, self.source = dice, source
-        self.request = ReadRequest(["ts", "v", *KEY, system.ROW_WATERMARK], None, "caught-up", collected)
-        self.timeout = 1.0 if source.concurrency else 0.0
-        self.reader: HybridReader = source.open(self.request, None)
+    def __init__(self, dice: random.Random, log: ScriptedLog, script: Script) -> None:
+        self.dice, self.world = dice, World(log, script)
+        self.source = replace(source_of(self.world), concurrency=dice.choice([0, 0, 0, 3]))
+        self.request = ReadRequest(["ts", "v", *KEY, system.ROW_WATERMARK], None, "caught-up", collected, goes_on=True)
+        self.timeout = 1.0 if self.source.concurrency else 0.0
+        self.reader: HybridReader = self.source.open(self.request, None)
         self.kept: Position = self.reader.position
         self.rows: list[pl.DataFrame] = []
         self.pending: list[pl.DataFrame] = []
@@ -61,6 +63,14 @@ class Driver:
             elif what < 0.6:
                 self.keep()
         pytest.fail("the source comes to no end")
+
+    def run_again(self) -> pl.DataFrame:
+        """All rows, those of the next run included."""
+        self.reader.close()
+        self.world.step()
+        self.reader = self.source.open(replace(self.request, goes_on=False), self.kept)
+        self.kept = self.reader.position
+        return self.run()
 
     def step(self) -> None:
         before = HybridPosition.from_json(self.reader.position).watermark
@@ -89,8 +99,8 @@ def collected(rows: pl.LazyFrame, *_: object, **__: object) -> pl.DataFrame:
     return rows.collect()
 
 
-def check(found: pl.DataFrame, log: ScriptedLog) -> None:
-    expected = log.rows().select("ts", "v", *KEY).sort(KEY)
+def check(found: pl.DataFrame, expected: pl.DataFrame) -> None:
+    expected = expected.select("ts", "v", *KEY).sort(KEY)
     if found.height or expected.height:
         assert found.select("ts", "v", *KEY).sort(KEY).rows() == expected.rows()
 
@@ -98,12 +108,16 @@ def check(found: pl.DataFrame, log: ScriptedLog) -> None:
 def check_seed(seed: int) -> None:
     dice = random.Random(seed)
     log = random_log(dice)
-    source = replace(scripted_source(log, random_script(dice, log)), concurrency=dice.choice([0, 0, 0, 3]))
-    driver = Driver(dice, source)
-    check(driver.run(), log)
-    driver.reader.close()
+    script = random_script(dice, log)
+    driver = Driver(dice, log, script)
+    ends = first_ends(log, script)
+    check(driver.run(), rows_below(log, ends))
     final = HybridPosition.from_json(driver.reader.position)
     assert final.phase == "tail"
+    covered = driver.reader.coverage(driver.reader.position)
+    assert covered is not None
+    assert covered.nexts == ends
+    check(driver.run_again(), log.rows())
     covered = driver.reader.coverage(driver.reader.position)
     assert covered is not None
     assert covered.nexts == {at: log.end(at) for at in log.partitions}

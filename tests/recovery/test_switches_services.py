@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,7 @@ from tests.jobs import START, Site, assert_same, encoded
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from headrace.kernel.until import Until
     from headrace.runtime.observer import Event
 
 BOUND_S = 20
@@ -131,8 +132,10 @@ class World:
             {"name": name, "sources": {"log": read}, "steps": steps, "sinks": sinks, "checkpoint": checkpoint}
         )
 
-    def run(self, job: Path, *, die: tuple[str, int] | None = None, end: str = "suspend") -> None:
-        options = RunOptions("caught-up", end)  # type: ignore[arg-type] # a literal
+    def run(
+        self, job: Path, *, die: tuple[str, int] | None = None, end: str = "suspend", until: Until | None = "caught-up"
+    ) -> None:
+        options = RunOptions(until, end)  # type: ignore[arg-type] # a literal
         if die is None:
             run_job(load_job(job), self.site.config, options, self.told, StopSignal())
             return
@@ -142,17 +145,29 @@ class World:
             except SimulatedCrashError:
                 return
 
+    def finish(self, job: Path) -> None:
+        """Run to the end of the run that was interrupted, check what it gave, and then to the topic's end."""
+        self.run(job)
+        self.run(job, end="drain")
+        self.check(job)
+
+    def check_rows(self) -> None:
+        assert_same(self.site.read(f"plain_{self.topic}"), pl.concat(self.committed), "rows")
+
     def check(self, job: Path) -> None:
         assert prove_seam(compile_job(load_job(job), self.site.config)).exact
-        rows = pl.concat(self.committed)
-        windows = rows.group_by(pl.col("at").dt.truncate("30s").alias("window_start"), "k").agg(
-            n=pl.len().cast(pl.Int64),
-            s=pl.col("v").sum(),
-            lo=pl.col("v").min(),
-            hi=pl.col("v").max(),
-            mean=pl.col("v").mean(),
+        self.check_rows()
+        windows = (
+            pl.concat(self.committed)
+            .group_by(pl.col("at").dt.truncate("30s").alias("window_start"), "k")
+            .agg(
+                n=pl.len().cast(pl.Int64),
+                s=pl.col("v").sum(),
+                lo=pl.col("v").min(),
+                hi=pl.col("v").max(),
+                mean=pl.col("v").mean(),
+            )
         )
-        assert_same(self.site.read(f"plain_{self.topic}"), rows, "rows")
         assert_same(self.site.read(f"windows_{self.topic}"), windows, "windows")
 
 
@@ -172,12 +187,11 @@ def test_a_chase_reads_what_the_topic_has_forgotten(site: Site) -> None:
     world.grow(30)
     world.archive()
     job = world.job()
-    world.run(job, die=("after-commit", 1))
+    world.run(job, die=("after-commit", 1), until=None)
     world.grow(30)
     world.forget(world.archive())
     world.grow()
-    world.run(job, end="drain")
-    world.check(job)
+    world.finish(job)
     assert world.told.codes.count("chase") >= 1
     assert "handover" in world.told.codes
 
@@ -206,8 +220,7 @@ def test_a_tail_whose_offsets_are_gone_goes_back_to_the_lake_and_on_in_the_topic
     world.forget(world.archive())
     world.grow()
     world.run(job, die=("after-commit", 2))
-    world.run(job, end="drain")
-    world.check(job)
+    world.finish(job)
     assert world.told.codes.count("switch-back") == 1
 
 
@@ -220,8 +233,7 @@ def test_a_tail_that_falls_behind_goes_back_to_the_lake(site: Site) -> None:
     world.grow(40)
     world.grow(40)
     world.archive()
-    world.run(job, end="drain")
-    world.check(job)
+    world.finish(job)
     assert "switch-back" in world.told.codes
 
 
@@ -234,8 +246,7 @@ def test_partitions_go_live_one_by_one(site: Site) -> None:
     world.grow(20)
     job = world.job(handover={"chase": "off"})
     world.run(job, die=("after-commit", 3))
-    world.run(job, end="drain")
-    world.check(job)
+    world.finish(job)
     assert "partition-live" in world.told.codes
 
 
@@ -250,8 +261,7 @@ def test_an_old_archive_then_a_table_then_the_topic(site: Site) -> None:
     world.grow()
     job = world.job(history=[{"parquet": str(old)}, {"table": recent, "split_rows": 5}])
     world.run(job, die=("after-commit", 1))
-    world.run(job, end="drain")
-    world.check(job)
+    world.finish(job)
 
 
 def test_rows_of_the_history_are_late_as_they_were_in_the_topic(site: Site) -> None:
@@ -276,6 +286,39 @@ def test_rows_of_the_history_are_late_as_they_were_in_the_topic(site: Site) -> N
     assert late[0]
 
 
+MODES: dict[str, dict[str, Any]] = {
+    "chase": {},
+    "switch-back": {"handover": {"chase": "off", "switch_back": {"lag": 1}}},
+    "as-live": {"late": {"history": "as_live"}},
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("forgets", [False, True], ids=["kept", "forgotten"])
+def test_an_interrupted_run_ends_where_it_was_to_end_whatever_it_reads(site: Site, mode: str, *, forgets: bool) -> None:
+    world = World(site, 2, seed=8)
+    world.grow(20)
+    world.archive()
+    world.grow(20)
+    world.grow(20)
+    job = world.job(**MODES[mode])
+    world.run(job, die=("after-commit", 1))
+    committed, world.committed = world.committed, []
+    world.grow(20)
+    world.grow(20)
+    archived = world.archive()  # the table leads beyond the end of the run
+    if forgets:
+        world.forget(archived)
+    later, world.committed = world.committed, committed
+    world.run(job, die=("after-head", 2))
+    world.run(job)
+    world.check_rows()
+    assert {"chase", "switch-back"} & set(world.told.codes)
+    world.committed = [*committed, *later]
+    world.run(job, end="drain")
+    world.check(job)
+
+
 # ------------------------------------------------------------------------------------------------------------- random
 
 
@@ -298,14 +341,14 @@ def check_random(site: Site, seed: int) -> None:
     as_live = {"late": {"history": "as_live"}} if dice.random() < 0.2 else {}
     job = world.job(handover=handover, **as_live)
     for _ in range(dice.randint(1, 3)):
-        world.run(job, die=(dice.choice(CRASH_POINTS), dice.randint(1, 3)))
+        until = dice.choice(["caught-up", datetime.now(UTC)])  # a time is another end, a run to it not the same one
+        world.run(job, die=(dice.choice(CRASH_POINTS), dice.randint(1, 3)), until=until)
         if dice.random() < 0.7:
             archived = world.archive()
         if dice.random() < 0.6:
             world.forget([dice.randint(0, end) for end in archived])
         world.grow(6)
-    world.run(job, end="drain")
-    world.check(job)
+    world.finish(job)
 
 
 @few

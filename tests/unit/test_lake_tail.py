@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from headrace.kernel import columns as system
 from headrace.kernel.boundary import Boundary, PartitionRange, TopicBoundary, TopicPartition
-from headrace.kernel.errors import GapError
 from headrace.kernel.protocols import ReadRequest
 from headrace.testing import ManualClock
+from hybrid_source.gaps import Gap, gap_error
 from hybrid_source.history import HistoryQuery
 from hybrid_source.history_stage import OpenLakeHistory
 from hybrid_source.lake_tail import LakeTail, Wanted, next_window, within
@@ -96,8 +96,8 @@ def test_a_version_leads_on_only_where_it_has_what_comes_next() -> None:
     assert reach(resolution, nexts) == {at[2]: 9}
     newer = NewerVersion({}, resolution, reach(resolution, nexts), 5)
     for partition, earliest, closes in ((2, 9, True), (2, 10, False), (0, 4, False)):
-        gap = GapError("", context={"topic": "a", "partition": partition, "earliest": earliest})
-        assert newer.closes(gap) == closes
+        gap = gap_error([Gap(TopicPartition("a", partition), 3, earliest, 30)])
+        assert (newer.leaves(gap) is None) == closes
 
 
 def file(path: str, *bounds: tuple[object, object] | None) -> HistoryFile:

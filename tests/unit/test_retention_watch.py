@@ -111,7 +111,7 @@ def test_hyb_04_what_is_lost_while_the_history_is_read_ends_it_at_once() -> None
     assert reader.poll(0) is not None
     assert reader.progress()["warnings"] == []
     clock.advance(PERIOD_US)
-    with pytest.raises(GapError, match="lacks 4"):
+    with pytest.raises(GapError, match="wanted offset 4 is gone"):
         reader.poll(0)
     assert reader.position["phase"] == "history"
     assert [found["message"] for found in reader.progress()["warnings"]] == [

@@ -177,8 +177,9 @@ def test_a_version_closes_a_gap_of_deletions() -> None:
     place: dict[str, object] = {"topic": "t", "partition": 0, "wanted": 3}
     newer = NewerVersion({}, Resolution(Boundary({}), "", ""), {P0: 8}, 5)
     for name in ("earliest", "needed"):
-        assert newer.closes(GapError("gone", context={**place, name: 8}))
-        assert not newer.closes(GapError("gone", context={**place, name: 9}))
+        assert newer.leaves(GapError("gone", context={**place, "latest": 20, name: 8})) is None
+        gap = GapError("gone", context={**place, "latest": 20, name: 9})
+        assert newer.leaves(gap) is gap
 
 
 @pytest.mark.parametrize("deletions", [True, False])
