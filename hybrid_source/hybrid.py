@@ -70,7 +70,8 @@ class HybridSource:
                 f"and is to go on in that of {self._time_column!r}",
                 hint="restore event_time.column until the history has been read, or give the job another uid",
             )
-        return HybridReader(self, request, self._bounded(at, request))
+        bounded = self._bounded(at, request)
+        return HybridReader(self, replace(request, goes_on=bounded is at and at.bound is not None), bounded)
 
     def _bounded(self, at: HybridPosition, request: ReadRequest) -> HybridPosition:
         """A position with the ends of the run: its own, where it is of a run to the same end that was interrupted.

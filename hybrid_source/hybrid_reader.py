@@ -67,6 +67,8 @@ class HybridReader:
         self._gap = False
         self._ways = WaysOn(source, self._stage, request)
         self._lag = LagWatch(source.policy.lag, source.policy.lag_every_s, source.clock)
+        if request.goes_on and at.bound is not None:
+            self._batches.note("until", f"goes on to the ends of the run to {at.bound.until} that was interrupted")
         if at.phase == "history":
             self._open_history()
         elif at.phase == "tail":

@@ -107,8 +107,6 @@ class Attempt:
         self._decided: dict[str, Position] = {}
         self._watermarks: dict[str, int] = {}
         self._moved = False
-        self._ended = record is not None and record.ended
-        """Of the newest checkpoint: the run that wrote it had come to its end."""
         self._hung = False
 
     def run(self) -> bool:
@@ -184,7 +182,7 @@ class Attempt:
             )
 
     def _open_sources(self, positions: Mapping[str, Position]) -> None:
-        pushed = requests(self._graph, self._options.until, goes_on=self._record is not None and not self._ended)
+        pushed = requests(self._graph, self._options.until, goes_on=not self._checkpoints.has_ended(self.head))
         for node in self._graph.sources():
             segment = GraphSegment(node.id, self._graph)
             reader = node.source.open(replace(pushed[node.id], compute=segment), positions.get(node.id))
@@ -216,7 +214,7 @@ class Attempt:
                 case None:
                     pass
             if self._due():
-                self._barrier()
+                self._barrier(finished=False)
             elif self._clock.monotonic() - self._leased >= LEASES_EVERY_S:
                 self._keep_leases(decided=False)
             self._report()
@@ -248,10 +246,11 @@ class Attempt:
         if drain:
             self._report(Phase.DRAINING)
             self._flow.drain()
-        # A bounded run that has ended says so, as the next one is to have ends of its own.
-        unsaid = ended and self._options.until is not None and not self._ended
-        if self._moved or finished or unsaid:
-            self._barrier(finished=finished, ended=ended)
+        if self._moved or finished:
+            self._barrier(finished=finished)
+        if ended:
+            # The next run is to have an end of its own; one that is killed before this goes on to that of this one.
+            self._checkpoints.note_ended(self.head)
         if ended or finished:
             self._tell_of_leases(self._leases.end(finished=finished))
         self._report(Phase.FINISHED)
@@ -274,9 +273,8 @@ class Attempt:
             or (self._policy.nbytes is not None and self._meter.epoch_bytes >= self._policy.nbytes)
         )
 
-    def _barrier(self, *, finished: bool = False, ended: bool = False) -> None:
+    def _barrier(self, *, finished: bool) -> None:
         started = self._clock.monotonic()
-        self._ended = ended
         prepared = self._within_timeout(finished=finished)
         decided = self._clock.monotonic()
         for index, node in enumerate(node for node in self._graph.sinks() if node.id in prepared):
@@ -361,7 +359,6 @@ class Attempt:
                 pre_commits=dict(prepared),
                 fingerprint=self._graph.fingerprint(),
                 finished=finished,
-                ended=self._ended,
             ),
             states,
         )

@@ -1,9 +1,9 @@
 """Checkpoint records: everything that a job needs to go on, under names that are never used twice.
 
 Layout below the job's blobs: ``epochs/<lineage>/<epoch>-<attempt>/record.json``, ``.../<operator>/<frame>.arrow``,
-``.../<operator>/<name>/<id>.run`` (keyed state; later records name it, too), and ``.../committed.json`` once a run has
-ended with every sink committed. Sinks stage below ``staging/<lineage>/<epoch>-<attempt>/`` (:func:`staging_folder`), so
-that :meth:`CheckpointStore.retire` can collect what no retained record names.
+``.../<operator>/<name>/<id>.run`` (keyed state; later records name it, too), ``.../committed.json`` once a run has
+ended with every sink committed, and ``.../ended.json`` once it has come to the end that it was asked to read to. Sinks
+stage below ``staging/<lineage>/<epoch>-<attempt>/`` (:func:`staging_folder`), so that :meth:`CheckpointStore.retire` can collect what no retained record names.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ from headrace.state.stores import JobStore
 
 _EPOCH_FOLDER: Final = re.compile(r"(?:epochs|staging)/[^/]+/(\d{12})-[^/]+/")
 _ACQUIRE_TRIES: Final = 10
+_COMMITTED: Final = "committed"
+_ENDED: Final = "ended"
 
 
 def record_name(epoch: EpochId) -> str:
@@ -52,8 +54,8 @@ def _check_owner(head: Head | None, owner: str) -> None:
         )
 
 
-def _note_name(record: str) -> str:
-    return f"{record.rpartition('/')[0]}/committed.json"
+def _note_name(record: str, note: str) -> str:
+    return f"{record.rpartition('/')[0]}/{note}.json"
 
 
 def staging_folder(lineage: str, epoch: int, attempt: str, sink: str) -> str:
@@ -162,11 +164,11 @@ class CheckpointStore:
         dropped = tuple(sorted({*record.dropped, *operators}))
         new = replace(record, attempt=uuid.uuid4().hex, operators=kept, dropped=dropped)
         name = record_name(new.id)
-        committed = self.is_committed(head)
+        notes = [note for note in (_COMMITTED, _ENDED) if self._is_noted(head, note)]
         self._blobs.put(name, encode(new))
         head = self.advance(head, name)
-        if committed:
-            self.note_committed(head)
+        for note in notes:
+            self._note(head, note)
 
     # --------------------------------------------------------------------------------------------------- records
 
@@ -270,15 +272,29 @@ class CheckpointStore:
 
     def note_committed(self, head: Head) -> None:
         """Note that all sinks have committed the head's record: its pre-commits are not needed any more."""
-        if head.record is not None and not self.is_committed(head):
-            with suppress(FencedError):  # another instance has noted it meanwhile
-                self._blobs.put(_note_name(head.record), b"{}")
+        self._note(head, _COMMITTED)
 
     def is_committed(self, head: Head) -> bool:
         """Whether it is noted that all sinks have committed the head's record; without the note it is not known."""
+        return self._is_noted(head, _COMMITTED)
+
+    def note_ended(self, head: Head) -> None:
+        """Note that the run that wrote the head's record has come to its end."""
+        self._note(head, _ENDED)
+
+    def has_ended(self, head: Head) -> bool:
+        """Whether that is noted; a head without a record is of no run, and a run without the note was interrupted."""
+        return head.record is None or self._is_noted(head, _ENDED)
+
+    def _note(self, head: Head, note: str) -> None:
+        if head.record is not None and not self._is_noted(head, note):
+            with suppress(FencedError):  # another instance has noted it meanwhile
+                self._blobs.put(_note_name(head.record, note), b"{}")
+
+    def _is_noted(self, head: Head, note: str) -> bool:
         if head.record is None:
             return False
-        name = _note_name(head.record)
+        name = _note_name(head.record, note)
         return name in self._blobs.list(name)
 
     def retire(self, head: Head, keep: int) -> int:

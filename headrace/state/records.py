@@ -114,7 +114,6 @@ class Checkpoint:
         fingerprint: Of the whole job.
         dropped: Operators that the user has said may begin empty, though the job has a past.
         finished: The job was drained: a later run has nothing to do.
-        ended: The run that wrote it had come to its end; the next one is another.
         totals: Counters for people (records, rows by sink ...).
     """
 
@@ -132,7 +131,6 @@ class Checkpoint:
     dropped: Sequence[str] = ()
     totals: Mapping[str, Json] = field(default_factory=dict)
     finished: bool = False
-    ended: bool = False
 
     @property
     def id(self) -> EpochId:
