@@ -3,7 +3,8 @@
 Layout below the job's blobs: ``epochs/<lineage>/<epoch>-<attempt>/record.json``, ``.../<operator>/<frame>.arrow``,
 ``.../<operator>/<name>/<id>.run`` (keyed state; later records name it, too), ``.../committed.json`` once a run has
 ended with every sink committed, and ``.../ended.json`` once it has come to the end that it was asked to read to. Sinks
-stage below ``staging/<lineage>/<epoch>-<attempt>/`` (:func:`staging_folder`), so that :meth:`CheckpointStore.retire` can collect what no retained record names.
+stage below ``staging/<lineage>/<epoch>-<attempt>/`` (:func:`staging_folder`), so that :meth:`CheckpointStore.retire`
+can collect what no retained record names.
 """
 
 from __future__ import annotations
