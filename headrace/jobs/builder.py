@@ -83,9 +83,12 @@ class Job:
         table: str | None = None,
         parquet: str | None = None,
         snapshot: int | None = None,
+        postgres: Section | None = None,
+        refresh: DurationLike | None = None,
     ) -> Job:
-        """Add a static table for lookups: an Iceberg table or Parquet files."""
-        return self._with(_tables={**self._tables, name: _given(table=table, parquet=parquet, snapshot=snapshot)})
+        """Add a table for lookups: an Iceberg table, Parquet files, or a table or query in PostgreSQL."""
+        wanted = _given(table=table, parquet=parquet, snapshot=snapshot, postgres=postgres, refresh=refresh)
+        return self._with(_tables={**self._tables, name: wanted})
 
     def sql(self, text: str) -> Job:
         """Views and queries, in place of steps."""

@@ -17,7 +17,7 @@ from catalog.catalogs import Catalogs
 from headrace.jobs.compile_joins import JoinedStream, join_nodes
 from headrace.jobs.compile_sinks import build_sink
 from headrace.jobs.compile_sources import JobSource, build_source, hidden_columns
-from headrace.jobs.compile_steps import build_lookup_table, build_step
+from headrace.jobs.compile_steps import TableRows, build_lookup_table, build_step
 from headrace.jobs.config import Config
 from headrace.jobs.graph import JobGraph, StepNode, build_graph, gives_changes
 from headrace.jobs.graph import SinkNode as SpecSink
@@ -26,11 +26,13 @@ from headrace.jobs.spec import ChangelogSpec, IcebergSink, JobSpec, KafkaSink
 from headrace.jobs.spec_joins import JoinStep
 from headrace.jobs.spec_steps import LookupStep, SelectStep, StatefulStep, UnionStep, UnnestStep, WithColumnsStep
 from headrace.kernel import columns
+from headrace.kernel.clock import SystemClock
 from headrace.kernel.errors import InternalError, SpecError
 from headrace.kernel.protocols import ERRORS, LATE, MAIN, Json, LookupTable, StatefulOperator, Transform
 from headrace.runtime.graph import Graph, Node, SinkNode, SourceNode, StatefulNode, Stream, TransformNode
 from headrace.runtime.job import CheckpointPolicy
 from headrace.state.backend import DEFAULT_MEMORY, StateOptions
+from hybrid_source.refreshed_table import RefreshedTable, as_before
 from operators.changelog import ChangelogNormalize
 from operators.segment import late_schema, output_schema, window_schema
 from operators.union import Union
@@ -46,7 +48,7 @@ class CompiledJob:
         catalogs: Open catalogs.
         nodes: The resolved graph of the spec.
         sources: By name.
-        lookups: Static tables, by name.
+        lookups: The tables of lookups, by name.
     """
 
     spec: JobSpec
@@ -88,17 +90,29 @@ class CompiledJob:
 
     def pin(self, known: Mapping[str, Json]) -> Mapping[str, Json]:
         """See :meth:`headrace.runtime.job.Program.pin`."""
-        return {name: known[name] if name in known else table.pin() for name, table in self.lookups.items()}
+        pinned = {name: table for name, table in self.lookups.items() if self.spec.tables[name].pinned}
+        return {name: known[name] if name in known else table.pin() for name, table in pinned.items()}
 
     def graph(self, pins: Mapping[str, Json]) -> Graph:
         """See :meth:`headrace.runtime.job.Program.graph`."""
-        return self._build({name: table.load(pins[name]) for name, table in self.lookups.items()})
+        return self._build({name: self._rows(name, table, pins) for name, table in self.lookups.items()})
 
     def sketch(self) -> Graph:
         """The graph over empty static tables: for checks and plans."""
-        return self._build({name: pl.DataFrame(schema=table.schema) for name, table in self.lookups.items()})
+        return self._build({name: self._no_rows(name, table) for name, table in self.lookups.items()})
 
-    def _build(self, tables: Mapping[str, pl.DataFrame]) -> Graph:
+    def _rows(self, name: str, table: LookupTable, pins: Mapping[str, Json]) -> TableRows:
+        stated = self.spec.tables[name]
+        if stated.pinned:
+            return table.load(pins[name])
+        schema = table.schema
+        return RefreshedTable(lambda: as_before(name, table.load(table.pin()), schema), stated.refresh, SystemClock())
+
+    def _no_rows(self, name: str, table: LookupTable) -> TableRows:
+        empty = pl.DataFrame(schema=table.schema)
+        return empty if self.spec.tables[name].pinned else RefreshedTable(lambda: empty, None, SystemClock())
+
+    def _build(self, tables: Mapping[str, TableRows]) -> Graph:
         nodes: list[Node] = [SourceNode(name, source, self._is_bounded(name)) for name, source in self.sources.items()]
         changes = {
             Stream(name): self._normalize(name) for name in self.sources if gives_changes(self.spec.sources[name])
@@ -192,7 +206,7 @@ def compile_job(spec: JobSpec, config: Config) -> CompiledJob:
     nodes = build_graph(spec)
     catalogs = Catalogs(config.catalogs)
     sources = {name: build_source(spec, nodes, name, config, catalogs) for name in spec.sources}
-    lookups = {name: build_lookup_table(table, config, catalogs) for name, table in spec.tables.items()}
+    lookups = {name: build_lookup_table(name, table, config, catalogs) for name, table in spec.tables.items()}
     job = CompiledJob(spec, config, catalogs, nodes, sources, lookups)
     check_columns(job)
     return job

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import polars as pl
 
 from catalog.catalogs import Catalogs
 from headrace.jobs.config import Config
 from headrace.jobs.graph import StepNode
-from headrace.jobs.spec import IcebergTable, ParquetTable
 from headrace.jobs.spec_joins import JoinStep
 from headrace.jobs.spec_steps import (
     AggregateStep,
@@ -31,29 +30,34 @@ from headrace.jobs.spec_steps import (
     WindowStep,
     WithColumnsStep,
 )
+from headrace.jobs.spec_tables import AnyTable, IcebergTable, PostgresTable
 from headrace.kernel.errors import InternalError
 from headrace.kernel.protocols import LookupTable, StatefulOperator, Transform
 from hybrid_source.lookup import IcebergLookup, ParquetLookup
+from hybrid_source.postgres_lookup import PostgresLookup
+from hybrid_source.refreshed_table import RefreshedTable
 from operators.asof import AsofJoin
 from operators.dedup import Dedup
 from operators.keyed_aggregate import KeyedAggregate
 from operators.lookup import LookupJoin
 from operators.nested import Explode, Unnest
+from operators.refreshed_lookup import RefreshedLookup
 from operators.session import SessionWindow
 from operators.stateless import Filter, Select, WithColumns
 from operators.top import TopN
 from operators.window import CumulatingWindow, HoppingWindow, TumblingWindow
 
+TableRows: TypeAlias = pl.DataFrame | RefreshedTable
+"""A lookup table's rows: pinned, or as they are at the time."""
 
-def build_step(
-    node: StepNode, event_time: str | None, tables: Mapping[str, pl.DataFrame]
-) -> Transform | StatefulOperator:
+
+def build_step(node: StepNode, event_time: str | None, tables: Mapping[str, TableRows]) -> Transform | StatefulOperator:
     """The operator of a step: stateful for windows and aggregates, a transform for everything else.
 
     Args:
         node: The step, resolved.
         event_time: Event-time column of the rows that it reads.
-        tables: Static tables by name.
+        tables: The tables of lookups by name.
     """
     step = node.step
     if isinstance(step, AggregateStep):
@@ -73,9 +77,7 @@ def build_step(
     return _window(node.id, step, event_time)
 
 
-def _transform(
-    node_id: str, step: StatelessStep, event_time: str | None, tables: Mapping[str, pl.DataFrame]
-) -> Transform:
+def _transform(node_id: str, step: StatelessStep, event_time: str | None, tables: Mapping[str, TableRows]) -> Transform:
     built: Transform
     match step:
         case FilterStep():
@@ -95,7 +97,13 @@ def _transform(
     return built
 
 
-def _lookup(node_id: str, spec: LookupSpec, event_time: str | None, table: pl.DataFrame) -> Transform:
+def _lookup(node_id: str, spec: LookupSpec, event_time: str | None, table: TableRows) -> Transform:
+    if isinstance(table, RefreshedTable):
+        return RefreshedLookup(node_id, table.rows, lambda rows: _static_lookup(node_id, spec, event_time, rows))
+    return _static_lookup(node_id, spec, event_time, table)
+
+
+def _static_lookup(node_id: str, spec: LookupSpec, event_time: str | None, table: pl.DataFrame) -> Transform:
     if spec.as_of is None:
         return LookupJoin(
             node_id,
@@ -142,9 +150,11 @@ def _window(node_id: str, step: WindowStep, event_time: str) -> StatefulOperator
     return TumblingWindow(node_id, event_time, spec.tumbling, **shared)
 
 
-def build_lookup_table(table: IcebergTable | ParquetTable, config: Config, catalogs: Catalogs) -> LookupTable:
-    """A static table of the spec."""
+def build_lookup_table(name: str, table: AnyTable, config: Config, catalogs: Catalogs) -> LookupTable:
+    """A table of the spec."""
+    if isinstance(table, PostgresTable):
+        return PostgresLookup(name, table.postgres.url, table.postgres.table, table.postgres.query)
     if isinstance(table, IcebergTable):
-        name = table.table
-        return IcebergLookup(name, lambda: catalogs.load(name), table.snapshot)
+        location = table.table
+        return IcebergLookup(location, lambda: catalogs.load(location), table.snapshot)
     return ParquetLookup(table.parquet, config.object_store())

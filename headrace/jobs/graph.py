@@ -20,6 +20,7 @@ from headrace.jobs.spec_steps import (
     WindowStep,
     step_kind,
 )
+from headrace.jobs.spec_tables import IcebergTable, PostgresTable
 from headrace.jobs.table_tail import check_table_tail
 from headrace.kernel.errors import SpecError
 from headrace.kernel.protocols import ERRORS, LATE, MAIN
@@ -151,6 +152,7 @@ def build_graph(spec: JobSpec) -> JobGraph:
     """
     for name, source in spec.sources.items():
         _check_source(spec, name, source)
+    _check_tables(spec)
     _check_names(spec)
     steps = _resolve_steps(spec)
     graph = JobGraph(spec.sources, steps, _resolve_sinks(spec, steps))
@@ -308,6 +310,17 @@ def _check_event_column(spec: JobSpec, name: str, source: SourceSpec, columns: M
             message=f"event time column {column!r} has type {columns[column]}, which is no point in time",
             hint="use timestamp, timestamptz or date",
         )
+
+
+def _check_tables(spec: JobSpec) -> None:
+    for name, table in spec.tables.items():
+        path = ("tables", name)
+        if isinstance(table, IcebergTable) and table.refresh is not None and table.snapshot is not None:
+            raise spec.problem(
+                *path, "refresh", message="one snapshot never changes", hint="remove snapshot, or refresh"
+            )
+        if isinstance(table, PostgresTable) and (table.postgres.table is None) == (table.postgres.query is None):
+            raise spec.problem(*path, "postgres", message="a table in PostgreSQL is a table or a query, one of them")
 
 
 def _check_names(spec: JobSpec) -> None:

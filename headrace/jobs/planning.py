@@ -19,7 +19,7 @@ from headrace.jobs.plan import (
     TailPlan,
 )
 from headrace.jobs.planning_table import columns_read, history_plan, plan_table_source, text
-from headrace.jobs.spec import IcebergSink, IcebergTable
+from headrace.jobs.spec import IcebergSink
 from headrace.jobs.spec_joins import JoinStep
 from headrace.kafka.cluster import KafkaCluster
 from headrace.kafka.metadata import KafkaMetadata
@@ -61,10 +61,7 @@ def plan_job(job: CompiledJob) -> Plan:
         operators=_operators(job, graph),
         sinks=_sinks(job, resolve(graph)),
         checkpoint_store=job.store,
-        tables={
-            name: table.table if isinstance(table, IcebergTable) else table.parquet
-            for name, table in job.spec.tables.items()
-        },
+        tables={name: table.text for name, table in job.spec.tables.items()},
         warnings=_warnings(record),
     )
 

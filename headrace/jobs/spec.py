@@ -17,6 +17,7 @@ from headrace.jobs.names import JobName, NodeName, TableName, TopicName, Topics
 from headrace.jobs.spec_base import Node, Path, SpecModel, by_key, path_text
 from headrace.jobs.spec_boundary import AnyOffsets, BoundaryRule
 from headrace.jobs.spec_steps import Step
+from headrace.jobs.spec_tables import LEASE, Lease, ParquetLocation, StaticTable
 from headrace.jobs.values import (
     AnyNumber,
     ColumnType,
@@ -30,15 +31,6 @@ from headrace.jobs.values import (
 from headrace.kernel.errors import SpecError
 
 # --------------------------------------------------------------------------------------------------------- sources
-
-
-ParquetLocation = Annotated[
-    str, Field(min_length=1, description="A file, folder or glob pattern; a local path or an s3:// address.")
-]
-
-
-Lease = Literal["auto", "off"]
-_LEASE = "auto: the pinned snapshot is tagged while the job needs it, so that expiry spares it; off: it is not."
 
 
 DEFAULT_CONCURRENCY: Final = 2
@@ -56,7 +48,7 @@ class TableHistory(SpecModel):
     snapshot: int | None = Field(
         default=None, description="Snapshot id; the newest one when the job starts if not given."
     )
-    lease: Lease = Field(default="auto", description=_LEASE)
+    lease: Lease = Field(default="auto", description=LEASE)
     where: Expression | None = Field(default=None, description="Reads only these rows of the history.")
     split_rows: Annotated[int, Field(ge=1)] | None = Field(default=None, description="Rows per split, about.")
     concurrency: Concurrency = DEFAULT_CONCURRENCY
@@ -271,24 +263,6 @@ class SourceSpec(SpecModel):
         return self.history if isinstance(self.history, tuple) else (self.history,)
 
 
-class IcebergTable(SpecModel):
-    """A static table in Iceberg, pinned for the life of the job."""
-
-    table: TableName
-    snapshot: int | None = None
-    lease: Lease = Field(default="auto", description=_LEASE)
-
-
-class ParquetTable(SpecModel):
-    """A static table in Parquet files."""
-
-    parquet: ParquetLocation
-
-
-StaticTable = Annotated[
-    Annotated[IcebergTable, Tag("@table")] | Annotated[ParquetTable, Tag("@parquet")], by_key("table", "parquet")
-]
-
 # ----------------------------------------------------------------------------------------------------------- sinks
 
 Delivery = Literal["exactly-once"]
@@ -380,7 +354,7 @@ class JobSpec(SpecModel):
     )
     description: str = ""
     sources: dict[NodeName, SourceSpec] = Field(min_length=1)
-    tables: dict[NodeName, StaticTable] = Field(default_factory=dict, description="Static tables for lookups.")
+    tables: dict[NodeName, StaticTable] = Field(default_factory=dict, description="Tables for lookups.")
     sql: str | None = Field(
         default=None, min_length=1, description="Views and queries, in place of steps (docs/sql.md)."
     )
