@@ -33,7 +33,7 @@ from headrace.kernel.errors import SpecError
 from headrace.kernel.protocols import Determinism
 from operators.determinism import weakest
 from operators.errors import EXPRESSION_INVALID
-from operators.expressions import RowExpression, row_expression, tokens
+from operators.expressions import RowExpression, row_expression, split_arguments
 
 _CALL: Final = re.compile(r"\s*([A-Za-z_]\w*)\s*\((.*)\)\s*", re.DOTALL)
 
@@ -189,7 +189,7 @@ def aggregate(written: str | Aggregate, where: str) -> Aggregate:
     match = _CALL.fullmatch(written)
     name = match[1].lower() if match else ""
     kind = Kind.QUANTILE if name == "median" else _NAMES.get(name)
-    given = _arguments(match[2]) if match else None
+    given = split_arguments(match[2]) if match else None
     if kind is None or not given:
         raise _unsupported(written, where)
     if kind is Kind.COUNT and given in (["*"], [""]):
@@ -225,16 +225,3 @@ def _unsupported(written: str, where: str) -> SpecError:
         hint="compute with results in a with_columns step behind the window",
         code=EXPRESSION_INVALID,
     )
-
-
-def _arguments(inner: str) -> list[str] | None:
-    """The arguments of a call; None when its first parenthesis does not close at the very end (``sum(a) + sum(b)``)."""
-    depth, begin, found = 0, 0, []
-    for token in tokens(inner):
-        depth += {"(": 1, ")": -1}.get(token.text, 0)
-        if depth < 0:
-            return None
-        if depth == 0 and token.text == ",":
-            found.append(inner[begin : token.start].strip())
-            begin = token.end
-    return None if depth else [*found, inner[begin:].strip()]

@@ -22,6 +22,7 @@ import polars as pl
 
 from headrace.kernel.errors import SpecError
 from headrace.kernel.protocols import Determinism
+from operators.calls import CALLS, put
 from operators.errors import EXPRESSION_INVALID, EXPRESSION_NOT_ALLOWED, summary
 from operators.rowwise import Opaque, not_rowwise
 
@@ -37,9 +38,10 @@ FUNCTIONS: Final = _words(
     """
     abs acos acosd array_contains array_get array_length array_lower array_mean array_reverse array_sum
     array_to_string array_upper asin asind atan atan2 atan2d atand bit_and bit_count bit_length bit_or bit_xor cast cbrt
-    ceil ceiling char_length character_length coalesce concat concat_ws cos cosd cot cotd date date_part degrees div
+    ceil ceiling char_length character_length coalesce concat concat_ws cos cosd cot cotd date date_part date_trunc degrees div
     ends_with exp extract floor greatest if ifnull initcap least left length ln log log10 log1p log2 lower ltrim mod
-    normalize nullif octet_length pi position pow power radians regexp_like regexp_replace replace reverse right round
+    normalize nullif octet_length pi position pow power radians regexp_extract regexp_like
+    regexp_replace replace reverse right round
     rtrim sign sin sind split_part sqrt starts_with strftime string_to_array strpos strptime substr substring tan tand
     timestamp trim try_cast safe_cast upper xor
     """
@@ -121,13 +123,13 @@ def row_expression(written: Expression, where: str) -> RowExpression:
     for problem in _problems(written):
         raise _refused(written, where, *problem)
     try:
-        expr = pl.sql_expr(written)
+        expr = _parsed(written)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, TypeError, ValueError) as error:
         raise SpecError(
             f"{where}: cannot read the expression {_shorten(written)!r}",
             detail=summary(error),
-            hint="write one SQL expression over columns, e.g. \"dep_delay > 15\"; date_trunc and 'at time zone' "
-            "are not supported in expressions",
+            hint="write one SQL expression over columns, e.g. \"dep_delay > 15\"; 'at time zone' is not supported "
+            "in expressions",
             code=EXPRESSION_INVALID,
         ) from error
     return _checked(expr, written, where, is_text=True)
@@ -140,6 +142,46 @@ def tokens(text: str) -> Iterator[Token]:
         if kind != "space":
             found = match.group()
             yield Token(kind, found.lower() if kind == "word" else found, match.start(), match.end())
+
+
+def split_arguments(text: str) -> list[str] | None:
+    """The arguments of a call, from what stands between its parentheses; None when these do not belong together."""
+    depth, begin, found = 0, 0, []
+    for token in tokens(text):
+        depth += {"(": 1, ")": -1, "[": 1, "]": -1}.get(token.text, 0)
+        if depth < 0:
+            return None
+        if depth == 0 and token.text == ",":
+            found.append(text[begin : token.start].strip())
+            begin = token.end
+    return None if depth else [*found, text[begin:].strip()]
+
+
+def _parsed(text: str) -> pl.Expr:
+    """The text as an expression; calls of :mod:`operators.calls` go in afterwards."""
+    found, calls, begin, pieces = list(tokens(text)), {}, 0, []
+    for index, token in enumerate(found[:-1]):
+        opens = token.kind == "word" and token.text in CALLS and found[index + 1].text == "("
+        if token.start < begin or not opens or (index and found[index - 1].text == "."):
+            continue
+        end = _closing(found, index + 1)
+        arguments = split_arguments(text[found[index + 1].end : end.start]) or []
+        name = f"call {len(calls)}"
+        while name in text:
+            name += "_"
+        calls[name] = CALLS[token.text](arguments, _parsed)
+        pieces.append(f'{text[begin : token.start]}"{name}"')
+        begin = end.end
+    return put(pl.sql_expr("".join(pieces) + text[begin:]), calls)
+
+
+def _closing(found: list[Token], index: int) -> Token:
+    depth = 0
+    for token in found[index:]:
+        depth += {"(": 1, ")": -1}.get(token.text, 0)
+        if depth == 0:
+            return token
+    raise ValueError("a parenthesis is not closed")
 
 
 def _checked(expr: pl.Expr, source: str, where: str, *, is_text: bool) -> RowExpression:

@@ -1,4 +1,8 @@
-"""The SQL that is read: sqlglot's own dialect, plus the argument ``TABLE name`` of windowing functions (SQL:2016)."""
+"""The SQL that is read: sqlglot's own dialect, plus what streams need, as Apache Flink writes it.
+
+Besides SQL's own, an argument of a function in FROM may be ``TABLE name PARTITION BY k ORDER BY t`` (SQL:2016,
+polymorphic table functions); several columns stand in parentheses, or one after the other.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,10 @@ from sqlglot.tokenizer_core import TokenType
 from headrace.jobs.sql.errors import SqlError
 
 UNREADABLE = "SQL_INVALID"
+PARTITION, ORDER = "partition_by", "order_by"
+"""Where a table argument keeps its columns."""
+
+_ENDS_OF_NAME = (TokenType.COMMA, TokenType.R_PAREN, TokenType.ORDER_BY)
 
 
 class Streaming(Dialect):
@@ -23,9 +31,55 @@ class Streaming(Dialect):
         FUNC_TOKENS: ClassVar = {*parser.Parser.FUNC_TOKENS, TokenType.SESSION}
 
         def _parse_lambda(self, alias: bool = False) -> Any:  # noqa: FBT001, FBT002 - the base class's signature
-            if self._match(TokenType.TABLE):
-                return self._parse_table_parts()
-            return super()._parse_lambda(alias=alias)
+            if not self._match(TokenType.TABLE):
+                return super()._parse_lambda(alias=alias)
+            rows: Any
+            if self._match(TokenType.L_PAREN):
+                rows = exp.Subquery(this=self._parse_select())
+                self._match_r_paren()
+            else:
+                rows = self._parse_table_parts()
+            if self._match(TokenType.PARTITION_BY):
+                rows.meta[PARTITION] = self._parse_names(self._parse_column)
+            if self._match(TokenType.ORDER_BY):
+                rows.meta[ORDER] = self._parse_names(self._parse_ordered)
+            return rows
+
+        def _parse_names(self, parse: Any) -> list[Any]:
+            """One, several in parentheses, or several that are plain names: behind a comma others are arguments."""
+            if self._match(TokenType.L_PAREN):
+                found = self._parse_csv(parse)
+                self._match_r_paren()
+                return found
+            found = [parse()]
+            while self._curr and self._curr.token_type == TokenType.COMMA and self._is_name_next():
+                self._advance()
+                found.append(parse())
+            return found
+
+        def _is_name_next(self) -> bool:
+            after = self._tokens[self._index + 2 : self._index + 3]
+            return bool(self._next) and bool(after) and after[0].token_type in _ENDS_OF_NAME
+
+        def _parse_function_call(self, *given: Any, **named: Any) -> Any:
+            token = self._curr
+            found = super()._parse_function_call(*given, **named)
+            if found is not None and token and "line" not in found.meta:
+                found.update_positions(token)
+            return found
+
+        def _parse_window(self, this: Any, alias: bool = False) -> Any:  # noqa: FBT001, FBT002 - as above
+            found = super()._parse_window(this, alias=alias)
+            if isinstance(found, exp.Window) and "line" not in found.meta:
+                found.update_positions(this)
+            return found
+
+        def _parse_select(self, *given: Any, **named: Any) -> Any:
+            token = self._curr
+            found = super()._parse_select(*given, **named)
+            if found is not None and token and "line" not in found.meta:
+                found.update_positions(token)
+            return found
 
 
 def parse(text: str) -> list[exp.Expr]:
@@ -42,6 +96,8 @@ def parse(text: str) -> list[exp.Expr]:
         raise SqlError(f"cannot be read: {what}", _place(first), code=UNREADABLE) from error
     except TokenError as error:
         raise SqlError(f"cannot be read: {error}", code=UNREADABLE) from error
+    except RecursionError as error:
+        raise SqlError("is nested too deep", hint="make views of its parts", code=UNREADABLE) from error
     return [statement for statement in statements if statement is not None]
 
 

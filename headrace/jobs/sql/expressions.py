@@ -2,50 +2,122 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Final
 
 from sqlglot import exp
 
 from headrace.jobs.sql.dialect import Streaming
-from headrace.jobs.sql.errors import refuse
+from headrace.jobs.sql.errors import SqlError, place_of, refuse
+from headrace.jobs.sql.functions import lowered
+from headrace.jobs.sql.relations import Scope
+from headrace.kernel.errors import SpecError
+from operators.aggregates import aggregate
+from operators.expressions import row_expression
+
+_HERE: Final = "here"
+_AGGREGATES: Final = frozenset({"MEAN"})
+"""Aggregates that the parser does not know."""
+_NAMES: Final[Mapping[type[exp.Expr], str]] = {exp.ApproxDistinct: "APPROX_COUNT_DISTINCT", exp.ArrayAgg: "LIST"}
 
 
-def text(node: exp.Expr) -> str:
-    """The text of an expression, names without the table they belong to.
+def text(node: exp.Expr, scope: Scope | None = None) -> str:
+    """The text of an expression; its columns are those of the rows.
+
+    Args:
+        node: The expression.
+        scope: Which columns there are; None: names are columns of the rows already.
 
     Raises:
-        SqlError: It holds a query.
+        SqlError: It holds a query, a name that nothing has, or a function that is not supported.
     """
-    if isinstance(node, exp.Query | exp.Subquery) or node.find(exp.Query, exp.Subquery) is not None:
-        raise refuse(node, "a query inside an expression is not supported", "join, or make it a view")
-    bare = node.copy()
-    for column in bare.find_all(exp.Column):
-        for part in ("table", "db", "catalog"):
-            column.set(part, None)
-    return bare.sql(dialect=Streaming)
+    found = node.find(exp.Query, exp.Subquery)
+    if found is not None:
+        raise refuse(
+            found,
+            "a query stands inside an expression",
+            "IN (SELECT ...) and EXISTS (SELECT ...) are conditions of WHERE, joined by AND; else join, or make a view",
+        )
+    return _bound(node, scope).sql(dialect=Streaming)
+
+
+def row_text(node: exp.Expr, scope: Scope | None = None) -> str:
+    """As :func:`text`, and a row expression for sure.
+
+    Raises:
+        SqlError: Also when a part of it is no row expression; points at the smallest part that is none.
+    """
+    written = text(node, scope)
+    error = _fault(written)
+    if error is None:
+        return written
+    for part in reversed(list(node.walk())):
+        if isinstance(part, exp.Func | exp.Window) and _fault(text(part, scope)) is not None:
+            error = _fault(text(part, scope)) or error
+            raise SqlError(_message(error), place_of(part), error.hint, error.code) from error
+    raise SqlError(_message(error), place_of(node), error.hint, error.code) from error
 
 
 def aggregates(node: exp.Expr) -> Iterator[exp.Expr]:
-    """The aggregate calls in an expression, outermost first, each with its FILTER."""
-    if isinstance(node, exp.Filter | exp.AggFunc):
+    """The aggregate calls in an expression, outermost first, each with its FILTER; those of OVER are none."""
+    if isinstance(node, exp.Window):
+        return
+    if is_aggregate(node):
         yield node
         return
     for child in node.iter_expressions():
         yield from aggregates(child)
 
 
-def aggregate_text(node: exp.Expr) -> str:
-    """An aggregate call as headrace writes it; FILTER becomes a CASE inside it."""
-    if not isinstance(node, exp.Filter):
-        return text(node)
-    call, condition = node.this, text(node.expression.this)
-    arguments = call.this
-    if isinstance(call, exp.Count) and isinstance(arguments, exp.Star):
-        return f"COUNT(CASE WHEN {condition} THEN 1 END)"
-    if isinstance(arguments, exp.Distinct) or call.expressions:
-        raise refuse(node, "FILTER goes with aggregates of one argument", "write a CASE inside the aggregate")
-    name = call.sql_name() if isinstance(call, exp.Func) else str(call.key)
-    return f"{name}(CASE WHEN {condition} THEN {text(arguments)} END)"
+def is_aggregate(node: exp.Expr) -> bool:
+    """Whether a node is an aggregate call, with its FILTER."""
+    if isinstance(node, exp.Anonymous):
+        return node.name.upper() in _AGGREGATES
+    return isinstance(node, exp.Filter | exp.AggFunc | exp.List)
+
+
+def aggregate_text(node: exp.Expr, scope: Scope) -> str:
+    """An aggregate call as headrace writes it; FILTER becomes a CASE inside it.
+
+    Raises:
+        SqlError: It is not supported.
+    """
+    call, condition = (node.this, row_text(node.expression.this, scope)) if isinstance(node, exp.Filter) else (node, "")
+    if isinstance(call, exp.CountIf):
+        call, condition = exp.Count(this=exp.Star()), row_text(call.this, scope)
+    nested = next((inner for child in call.iter_expressions() for inner in aggregates(child)), None)
+    if nested is not None:
+        raise refuse(nested, "an aggregate stands inside an aggregate", "aggregate in a query inside, then again")
+    given = _given(call, scope, condition)
+    written = f"{_NAMES.get(type(call)) or _name(call)}({given})"
+    try:
+        aggregate(written, _HERE)
+    except SpecError as error:
+        raise SqlError(_message(error), place_of(node), error.hint or error.detail, error.code) from error
+    return written
+
+
+def _given(call: exp.Expr, scope: Scope, condition: str) -> str:
+    first = call.this if call.args.get("this") is not None and not isinstance(call, exp.Anonymous) else None
+    if isinstance(first, exp.Star) or (first is None and not call.expressions):
+        return f"CASE WHEN {condition} THEN 1 END" if condition else "*"
+    distinct = isinstance(first, exp.Distinct)
+    if first is not None and isinstance(first, exp.Distinct):
+        written, more = list(first.expressions), []
+    elif first is None:
+        written, more = list(call.expressions), []
+    else:
+        written, more = [first], [call.args[key] for key in ("expression", "quantile") if call.args.get(key) is not None]
+    values = [row_text(part, scope) for part in written]
+    if condition:
+        values = [f"CASE WHEN {condition} THEN {value} END" for value in values]
+    return ("DISTINCT " if distinct else "") + ", ".join([*values, *(row_text(part, scope) for part in more)])
+
+
+def _name(call: exp.Expr) -> str:
+    if isinstance(call, exp.Anonymous):
+        return call.name.upper()
+    return call.sql_name() if isinstance(call, exp.Func) else str(call.key)
 
 
 def name_of(node: exp.Expr) -> str:
@@ -56,7 +128,9 @@ def name_of(node: exp.Expr) -> str:
     """
     if isinstance(node, exp.Alias | exp.Column):
         return node.alias_or_name
-    raise refuse(node, f"the expression {text(node)} has no name", "write ... AS name")
+    if isinstance(node, exp.Dot):
+        return node.name
+    raise refuse(node, f"the expression {node.sql(dialect=Streaming)} has no name", "write ... AS name")
 
 
 def body(node: exp.Expr) -> exp.Expr:
@@ -67,3 +141,55 @@ def body(node: exp.Expr) -> exp.Expr:
 def quoted(name: str) -> str:
     """A column's name inside an expression, whatever it is."""
     return exp.column(exp.to_identifier(name, quoted=True)).sql(dialect=Streaming)
+
+
+def conjuncts(condition: exp.Expr | None) -> list[exp.Expr]:
+    """The conditions that AND joins."""
+    if condition is None:
+        return []
+    if isinstance(condition, exp.Paren):
+        return conjuncts(condition.this)
+    if isinstance(condition, exp.And):
+        return [*conjuncts(condition.left), *conjuncts(condition.right)]
+    if isinstance(condition, exp.Where | exp.Having | exp.Qualify):
+        return conjuncts(condition.this)
+    return [condition]
+
+
+def joined(conditions: list[str]) -> str:
+    """Conditions as one, joined by AND."""
+    return conditions[0] if len(conditions) == 1 else " AND ".join(f"({one})" for one in conditions)
+
+
+def is_star(item: exp.Expr) -> bool:
+    """Whether a SELECT item is ``*`` or ``alias.*``."""
+    return isinstance(item, exp.Star) or (isinstance(item, exp.Column) and isinstance(item.this, exp.Star))
+
+
+def _bound(node: exp.Expr, scope: Scope | None) -> exp.Expr:
+    def change(part: exp.Expr) -> exp.Expr:
+        if isinstance(part, exp.Column):
+            return scope.bound(part) if scope is not None and not is_star(part) else part
+        return part
+
+    bound = node.copy().transform(change)
+    for part in reversed(list(bound.walk())):
+        made = lowered(part)
+        if made is not part:
+            if part is bound:
+                bound = made
+            else:
+                part.replace(made)
+    return bound
+
+
+def _fault(written: str) -> SpecError | None:
+    try:
+        row_expression(written, _HERE)
+    except SpecError as error:
+        return error
+    return None
+
+
+def _message(error: SpecError) -> str:
+    return error.message.removeprefix(f"{_HERE}: ")

@@ -7,6 +7,7 @@ from typing import Any
 
 from headrace.jobs.spec_base import Path
 from headrace.jobs.sql.errors import Place, SqlError
+from headrace.jobs.sql.relations import Relation
 from headrace.jobs.sql.statements import Translation, translate
 from headrace.kernel.errors import SpecError
 
@@ -53,13 +54,24 @@ def _keys(section: Any) -> list[str]:
     return [name for name in section if isinstance(name, str)] if isinstance(section, Mapping) else []
 
 
-def _sources(job: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
+def _sources(job: Mapping[str, Any]) -> Iterator[tuple[str, Relation]]:
+    """What is known of the sources without reaching any: columns only where the tail's schema says all of them."""
     sources = job.get("sources")
     for name in _keys(sources):
-        source = sources[name] if isinstance(sources, Mapping) else None
-        time = source.get("event_time") if isinstance(source, Mapping) else None
-        column = time.get("column") if isinstance(time, Mapping) else None
-        yield name, column if isinstance(column, str) else None
+        source = _mapping(sources, name)
+        column = _mapping(source, "event_time").get("column")
+        time = column if isinstance(column, str) else None
+        changelog = source.get("changelog")
+        changes = isinstance(changelog, Mapping) and changelog.get("give", "changes") == "changes"
+        schema = _mapping(_mapping(source, "tail"), "schema")
+        known = schema and not source.get("history") and not source.get("metadata") and not changelog
+        columns = tuple(schema) if known else None
+        yield name, Relation(name, time, columns, changes, {time: 0} if time else {})
+
+
+def _mapping(values: Any, key: str) -> Mapping[str, Any]:
+    found = values.get(key) if isinstance(values, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
 
 
 def _sinks(job: Mapping[str, Any]) -> dict[str, int]:

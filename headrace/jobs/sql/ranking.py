@@ -1,76 +1,169 @@
-"""``ROW_NUMBER() OVER (PARTITION BY … ORDER BY …)`` in a query whose reader keeps the first rows: what it asks for.
+"""``ROW_NUMBER() OVER (PARTITION BY … ORDER BY …)`` in a query whose reader keeps the first rows.
 
 Written as elsewhere for streams (Flink: "Deduplication", "Top-N")::
 
     SELECT a, b FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY k ORDER BY at DESC) AS n FROM rows) WHERE n = 1
+
+or shorter, with ``QUALIFY ROW_NUMBER() OVER (...) = 1`` in the query itself.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from sqlglot import exp
 
 from headrace.jobs.sql.errors import refuse
+from headrace.jobs.sql.expressions import conjuncts, quoted, row_text
+from headrace.jobs.sql.lowering import Deferred, Lowering, Names
+from headrace.jobs.sql.relations import Relation, Scope
+from headrace.jobs.sql.windows import BOUNDS
 
 _EXAMPLE: Final = "SELECT … FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY k ORDER BY at) AS n FROM rows) WHERE n = 1"
 
 
 @dataclass(frozen=True, slots=True)
-class Ranking:
-    """A numbered query and what is kept of it.
+class Keep:
+    """How many rows of each key the reader of a numbered query keeps.
 
     Attributes:
-        rows: The query without the number.
-        by: The columns of PARTITION BY.
-        order: The columns of ORDER BY, and whether the largest comes first.
-        number: The name of the number where the reader asks for it, else empty.
-        count: How many rows of each key are kept.
-        where: What else the reader's WHERE asks for, or None.
-        over: The OVER, for messages.
+        count: How many.
+        asked: Whether it asks for the number itself.
     """
 
-    rows: exp.Select
-    by: tuple[str, ...]
-    order: tuple[tuple[str, bool], ...]
-    number: str
     count: int
-    where: exp.Expr | None
-    over: exp.Expr
+    asked: bool
 
 
-def ranking(query: exp.Select) -> Ranking | None:
-    """The ranking that a query reads from, None when it reads something else.
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A query that reads a numbered one.
+
+    Attributes:
+        inner: The numbered query, and what it may name.
+        alias: What the reader calls it.
+        keep: What is kept of it.
+        conditions: What else the reader's WHERE asks for.
+    """
+
+    inner: Deferred
+    alias: str
+    keep: Keep
+    conditions: Sequence[exp.Expr]
+
+
+def numbered(query: exp.Expr) -> exp.Expr | None:
+    """The select item of a query that is a ``ROW_NUMBER``; None if there is none."""
+    items = query.expressions if isinstance(query, exp.Select) else []
+    return next((item for item in items if _is_row_number(item)), None)
+
+
+def ranked(query: exp.Select, owner: str, names: Names) -> Ranked | None:
+    """The ranking that a query reads from; None when it reads something else.
 
     Raises:
-        SqlError: It reads one that cannot be understood, or does not say how many rows it keeps.
+        SqlError: It does not say how many rows it keeps.
     """
     clause = query.args.get("from_")
-    inner = clause.this.this if clause is not None and isinstance(clause.this, exp.Subquery) else None
-    if not isinstance(inner, exp.Select):
+    member = clause.this if clause is not None else None
+    if isinstance(member, exp.Subquery) and not query.args.get("joins"):
+        inner = Deferred(member.this, names, f"{owner}-{member.alias}" if member.alias else owner)
+    elif isinstance(member, exp.Table) and isinstance(names.get(member.name), Deferred) and not member.db:
+        found = names[member.name]
+        inner = found if isinstance(found, Deferred) else Deferred(member, names, owner)
+    else:
         return None
-    numbered = [item for item in inner.expressions if _is_row_number(item)]
-    if not numbered:
+    item = numbered(inner.query)
+    if item is None:
         return None
-    over = numbered[0].this
+    count, rest = _kept(query, item.alias, conjuncts(query.args.get("where")))
+    asked = _names(query, item.alias, rest)
+    return Ranked(inner, member.alias_or_name, Keep(count, asked), rest)
+
+
+def qualified(query: exp.Select) -> tuple[exp.Select, Keep] | None:
+    """A query with QUALIFY as one that is numbered, and what is kept of it.
+
+    Raises:
+        SqlError: QUALIFY asks for something else.
+    """
+    qualify = query.args.get("qualify")
+    if qualify is None:
+        return None
+    made = query.copy()
+    made.set("qualify", None)
+    (condition, *more) = conjuncts(qualify)
+    number = condition.this
+    item = numbered(query)
+    if item is not None and isinstance(number, exp.Column) and number.name == item.alias and not more:
+        count, _ = _kept(query, item.alias, [condition])
+        return made, Keep(count, asked=True)
+    if more or not isinstance(number, exp.Window) or not isinstance(number.this, exp.RowNumber) or item is not None:
+        raise refuse(qualify, "QUALIFY takes ROW_NUMBER() OVER (...) = 1 or <= n", _EXAMPLE)
+    column = exp.column("_number")
+    count, _ = _kept(query, "_number", [type(condition)(this=column, expression=condition.expression)])
+    made.set("expressions", [*made.expressions, exp.alias_(number.copy(), "_number")])
+    return made, Keep(count, asked=False)
+
+
+def rank(to: Lowering, owner: str, scope: Scope, item: exp.Expr, keep: Keep) -> Scope:
+    """The step that keeps the first rows of each key; with the number, if it is asked for, as a column of its name.
+
+    Raises:
+        SqlError: The ranking is not supported.
+    """
+    over = item.this
     ordered = over.args["order"].expressions if over.args.get("order") else []
     by = over.args.get("partition_by") or []
-    if len(numbered) > 1 or not ordered or not by or over.args.get("spec"):
-        raise refuse(over, "ROW_NUMBER needs PARTITION BY and ORDER BY, once in a query", _EXAMPLE)
-    if not all(isinstance(column, exp.Column) for column in [*by, *(item.this for item in ordered)]):
-        raise refuse(over, "ROW_NUMBER takes plain columns", "compute them in a query inside")
-    rows = inner.copy()
-    rows.set("expressions", [item for item in rows.expressions if not _is_row_number(item)])
-    name = numbered[0].alias
-    count, where = _kept(query, name)
-    asked = any(item.is_star or any(column.name == name for column in _columns(item)) for item in query.expressions)
-    order = tuple((item.this.name, bool(item.args.get("desc"))) for item in ordered)
-    return Ranking(rows, tuple(column.name for column in by), order, name if asked else "", count, where, over)
+    if not ordered or over.args.get("spec"):
+        raise refuse(over, "ROW_NUMBER needs ORDER BY, and takes all rows before", _EXAMPLE)
+    computed: dict[str, str] = {}
+    keys = [_column(part, scope, computed) for part in by]
+    order = [(_column(part.this, scope, computed), bool(part.args.get("desc"))) for part in ordered]
+    rows = to.with_columns(owner, computed, scope.rows, over)
+    rows = _first_rows(to, owner, rows, (keys, order), item, keep)
+    extra = [*scope.extra, *computed]
+    return replace(scope, rows=rows, extra=tuple(extra))
 
 
-def _columns(item: exp.Expr) -> list[exp.Column]:
-    return list(item.find_all(exp.Column))
+def _column(part: exp.Expr, scope: Scope, computed: dict[str, str]) -> str:
+    bound = scope.bound(part) if isinstance(part, exp.Column) else None
+    if isinstance(bound, exp.Column):
+        return bound.name
+    name = f"_rank_{len(computed) + 1}"
+    computed[name] = row_text(part, scope)
+    return name
+
+
+def _first_rows(
+    to: Lowering,
+    owner: str,
+    rows: Relation,
+    ranking: tuple[list[str], list[tuple[str, bool]]],
+    item: exp.Expr,
+    keep: Keep,
+) -> Relation:
+    keys, order = ranking
+    over = item.this
+    (column, descending), *more = order
+    by_time = keep.count == 1 and rows.clocks.get(column) == 0 and not more and not keep.asked
+    if by_time and not rows.changes and not rows.windowed:
+        spec = {"by": keys, "keep": "last" if descending else "first"}
+        return to.step(owner, "dedup", spec, rows, over)
+    times = [name for name in keys if rows.clocks.get(name) == 0]
+    if not rows.windowed or not times:
+        raise refuse(
+            over,
+            "a ranking keeps the first or last row of each key by event time, or ranks the rows of a window",
+            "ORDER BY the event time and keep 1, or rank results of TUMBLE with window_start in PARTITION BY",
+        )
+    written = [f"{name} {'desc' if down else 'asc'}" for name, down in order]
+    top: dict[str, Any] = {"n": keep.count, "order_by": written}
+    top |= {"by": by} if (by := [name for name in keys if name not in times and name not in BOUNDS]) else {}
+    top |= {"rank": item.alias} if keep.asked else {}
+    return to.step(owner, "top", top, rows, over)
 
 
 def _is_row_number(item: exp.Expr) -> bool:
@@ -79,15 +172,23 @@ def _is_row_number(item: exp.Expr) -> bool:
     )
 
 
-def _kept(query: exp.Select, number: str) -> tuple[int, exp.Expr | None]:
-    """How many rows of each key the WHERE keeps, and the rest of it."""
-    where = query.args.get("where")
-    parts = list(where.this.flatten()) if where and isinstance(where.this, exp.And) else [where.this] if where else []
-    limits = [part for part in parts if isinstance(part, exp.EQ | exp.LTE) and part.this.name == number]
-    rest = [part for part in parts if part not in limits]
+def _names(query: exp.Select, number: str, rest: Sequence[exp.Expr]) -> bool:
+    named = any(column.name == number for part in [*query.expressions, *rest] for column in part.find_all(exp.Column))
+    return named or any(item.is_star for item in query.expressions)
+
+
+def _kept(query: exp.Select, number: str, parts: Sequence[exp.Expr]) -> tuple[int, list[exp.Expr]]:
+    """How many rows of each key the conditions keep, and the rest of them."""
+    limits = [part for part in parts if isinstance(part, exp.EQ | exp.LTE | exp.LT) and part.this.name == number]
+    rest = [part for part in parts if not any(part is limit for limit in limits)]
     if len(limits) != 1 or not limits[0].expression.is_int:
         raise refuse(query, f"the query around ROW_NUMBER must say which rows it keeps: WHERE {number} = 1", _EXAMPLE)
-    count = int(limits[0].expression.name)
+    count = int(limits[0].expression.name) - isinstance(limits[0], exp.LT)
     if count < 1 or (isinstance(limits[0], exp.EQ) and count != 1):
         raise refuse(query, f"only the first rows of each key can be kept: WHERE {number} <= n", _EXAMPLE)
-    return count, exp.and_(*rest) if rest else None
+    return count, rest
+
+
+def number_text(item: exp.Expr, keep: Keep) -> str:
+    """What the number is in the select list of the numbered query."""
+    return quoted(item.alias) if keep.asked else "1"

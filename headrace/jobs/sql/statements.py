@@ -10,8 +10,10 @@ from sqlglot import exp
 
 from headrace.jobs.sql.dialect import parse
 from headrace.jobs.sql.errors import Place, SqlError, refuse
+from headrace.jobs.sql.lowering import Deferred, Lowering
 from headrace.jobs.sql.queries import Queries
-from headrace.jobs.sql.steps import Relation, Steps
+from headrace.jobs.sql.relations import Relation
+from headrace.jobs.sql.steps import Steps
 
 QUERY: Final = "query"
 """What the steps of a query without INSERT INTO are named after."""
@@ -35,7 +37,7 @@ class Translation:
 
 
 def translate(
-    sql: str, sources: Mapping[str, str | None], tables: Collection[str], sinks: Collection[str]
+    sql: str, sources: Mapping[str, Relation], tables: Collection[str], sinks: Collection[str]
 ) -> Translation:
     """Translate the statements of a job.
 
@@ -43,7 +45,7 @@ def translate(
 
     Args:
         sql: Statements, separated by semicolons.
-        sources: The event-time column of each source, None for one without.
+        sources: What is known of the rows of each source.
         tables: Names of static tables.
         sinks: What INSERT INTO may name.
 
@@ -53,15 +55,15 @@ def translate(
     statements = parse(sql)
     if not statements:
         raise SqlError("holds no statement", hint="write a SELECT")
-    names = {name: Relation(name, time) for name, time in sources.items()}
+    names: dict[str, Relation | Deferred] = dict(sources)
     steps = Steps({*sources, *tables})
-    queries = Queries(steps, tables)
+    queries = Queries(Lowering(steps, tables))
     inserts: dict[str, str] = {}
     result: str | None = None
     for statement in statements:
         if isinstance(statement, exp.Create):
             name, query = _view(statement, {*names, *tables})
-            names[name] = queries.relation(query, name, names)
+            names[name] = queries.named(query, name, dict(names))
         elif isinstance(statement, exp.Insert):
             sink, query = _insert(statement, sinks)
             if sink in inserts:

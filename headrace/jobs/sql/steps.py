@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -12,19 +12,7 @@ from sqlglot import exp
 from headrace.jobs.sql.errors import Place, place_of
 
 _NO_NAME: Final = re.compile(r"[^A-Za-z0-9-]")
-
-
-@dataclass(frozen=True, slots=True)
-class Relation:
-    """What a name in FROM stands for.
-
-    Attributes:
-        node: The source or step that gives its rows.
-        time: The event-time column of its rows; None: unknown, or there is none.
-    """
-
-    node: str
-    time: str | None = None
+_LONGEST: Final = 90
 
 
 @dataclass(slots=True)
@@ -39,19 +27,18 @@ class Steps:
     steps: list[dict[str, Any]] = field(default_factory=list)
     places: list[Place | None] = field(default_factory=list)
 
-    def add(self, owner: str, kind: str, body: Any, rows: Relation, near: exp.Expr, time: str | None) -> Relation:
-        """Append a step that reads ``rows``; ``near`` tells where it stands in the text."""
-        node = self._name(_NO_NAME.sub("-", f"{owner}-{kind}"))
-        self.steps.append({"id": node, "from": rows.node, kind: body})
-        self.places.append(place_of(near))
-        return Relation(node, time)
+    def add(self, owner: str, body: Mapping[str, Any], near: exp.Expr) -> str:
+        """Append a step, and give its id.
 
-    def union(self, owner: str, rows: Sequence[Relation], near: exp.Expr, time: str | None) -> Relation:
-        """Append a union of several relations."""
-        node = self._name(_NO_NAME.sub("-", f"{owner}-union"))
-        self.steps.append({"id": node, "union": [row.node for row in rows]})
+        Args:
+            owner: What its id begins with.
+            body: The step without id; its first key says what kind it is.
+            near: What it stands for in the text.
+        """
+        node = self._name(_NO_NAME.sub("-", f"{owner[:_LONGEST]}-{next(iter(body))}"))
+        self.steps.append({"id": node, **body})
         self.places.append(place_of(near))
-        return Relation(node, time)
+        return node
 
     def _name(self, wanted: str) -> str:
         used = {*self.taken, *(step["id"] for step in self.steps)}

@@ -12,8 +12,10 @@ from typing import Final
 
 from sqlglot import exp
 
+from headrace.jobs.sql.dialect import ORDER, PARTITION
 from headrace.jobs.sql.errors import refuse
 from headrace.jobs.sql.expressions import text
+from headrace.kernel.durations import parse_duration_us
 
 BOUNDS: Final = ("window_start", "window_end")
 """Columns that a window adds to its rows."""
@@ -41,15 +43,31 @@ class WindowCall:
 
     Attributes:
         rows: Its first argument: a name, or a query in parentheses.
-        time: The column that its descriptor names.
+        time: The column that its descriptor names; None: the clock on the wall (``PROCTIME()``).
         spec: The keys of the spec's window that say which windows.
+        partition: The columns of PARTITION BY, whose sessions are apart.
         call: The call, for messages.
     """
 
     rows: exp.Expr
-    time: str
+    time: str | None
     spec: Mapping[str, str]
+    partition: tuple[str, ...]
     call: exp.Expr
+
+    @property
+    def clocks(self) -> dict[str, int]:
+        """The bounds that follow from the event time of a result, with how far they lie behind it."""
+        length = self.spec.get("tumbling") or self.spec.get("hopping")
+        return {BOUNDS[0]: 0} | ({BOUNDS[1]: parse_duration_us(length)} if length else {})
+
+
+def table_call(node: exp.Expr) -> exp.Expr:
+    """A member of FROM without ``TABLE(...)`` around it."""
+    call = node.this if isinstance(node, exp.Table) else node
+    if isinstance(call, exp.Anonymous) and call.name.upper() == "TABLE" and len(call.expressions) == 1:
+        call = call.expressions[0]
+    return call
 
 
 def window_call(node: exp.Expr) -> WindowCall | None:
@@ -58,33 +76,42 @@ def window_call(node: exp.Expr) -> WindowCall | None:
     Raises:
         SqlError: It is one, with arguments that it does not take.
     """
-    call = node.this if isinstance(node, exp.Table) else node
-    if isinstance(call, exp.Anonymous) and call.name.upper() == "TABLE" and len(call.expressions) == 1:
-        call = call.expressions[0]
+    call = table_call(node)
     if not isinstance(call, exp.Anonymous) or call.name.upper() not in _INTERVALS:
         return None
     name, arguments = call.name.upper(), call.expressions
     wanted = _INTERVALS[name]
     if len(arguments) < _FEWEST or not isinstance(arguments[0], exp.Table | exp.Subquery):
         raise refuse(call, f"{name} needs a table first", f"write {name}(TABLE rows, DESCRIPTOR(time), INTERVAL ...)")
-    sizes = dict(zip((*wanted, "offset"), map(_duration, arguments[2:]), strict=False))
     most = len(wanted) + (name != "SESSION")
     if not len(wanted) <= len(arguments) - _FEWEST <= most:
         raise refuse(call, f"{name} takes {len(wanted)} intervals, not {len(arguments) - _FEWEST}")
-    return WindowCall(arguments[0], _descriptor(arguments[1], name), sizes, call)
+    sizes = dict(zip((*wanted, "offset"), map(duration, arguments[2:]), strict=False))
+    by = tuple(str(column.name) for column in arguments[0].meta.get(PARTITION) or ())
+    if arguments[0].meta.get(ORDER) or (by and name != "SESSION"):
+        raise refuse(call, f"the table of {name} is neither partitioned nor ordered", "GROUP BY the columns")
+    return WindowCall(arguments[0], _descriptor(arguments[1], name), sizes, by, call)
 
 
-def _descriptor(node: exp.Expr, name: str) -> str:
-    if not isinstance(node, exp.Anonymous) or node.name.upper() != "DESCRIPTOR" or len(node.expressions) != 1:
-        raise refuse(node, f"the second argument of {name} must be DESCRIPTOR(column)")
-    return str(node.expressions[0].name)
+def duration(node: exp.Expr) -> str:
+    """An interval as a spec writes it, e.g. ``10m``.
 
-
-def _duration(node: exp.Expr) -> str:
+    Raises:
+        SqlError: It is none, or a month or longer.
+    """
     unit = str(node.args["unit"].name).upper() if isinstance(node, exp.Interval) and node.args.get("unit") else ""
     value = str(node.this.name) if unit else ""
     if unit.removesuffix("S") not in _UNITS or not value.isdigit():
-        raise refuse(
-            node, f"{text(node)} is no interval that a window can have", "write for example INTERVAL '10' MINUTE"
-        )
+        raise refuse(node, f"{text(node)} is no interval of a fixed length", "write for example INTERVAL '10' MINUTE")
     return f"{value}{_UNITS[unit.removesuffix('S')]}"
+
+
+def _descriptor(node: exp.Expr, name: str) -> str | None:
+    if not isinstance(node, exp.Anonymous) or node.name.upper() != "DESCRIPTOR" or len(node.expressions) != 1:
+        raise refuse(node, f"the second argument of {name} must be DESCRIPTOR(column)")
+    return None if is_clock(node.expressions[0]) else str(node.expressions[0].name)
+
+
+def is_clock(node: exp.Expr) -> bool:
+    """Whether an expression is ``PROCTIME()``."""
+    return isinstance(node, exp.Anonymous) and node.name.upper() == "PROCTIME"

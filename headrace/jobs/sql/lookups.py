@@ -1,0 +1,105 @@
+"""Joins with static tables (a step ``lookup``)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from sqlglot import exp
+
+from headrace.jobs.sql.conditions import Clocks, sort
+from headrace.jobs.sql.errors import refuse
+from headrace.jobs.sql.expressions import quoted, row_text, text
+from headrace.jobs.sql.joins import Join
+from headrace.jobs.sql.lowering import Lowering
+from headrace.jobs.sql.relations import Scope, Side
+from headrace.jobs.sql.windows import is_clock
+
+if TYPE_CHECKING:
+    from headrace.jobs.sql.members import Uses
+
+_ADDS = frozenset({"left", "inner"})
+
+
+def join_table(to: Lowering, owner: str, left: Scope, join: Join, table: str, uses: Uses) -> Scope:
+    """Join the rows so far with a static table.
+
+    Raises:
+        SqlError: The join is not supported.
+    """
+    if join.how not in {"inner", "left", "semi", "anti"}:
+        raise refuse(join.node, f"a static table cannot be joined by {join.how.upper()}", "INNER, LEFT, SEMI or ANTI")
+    version = join.version
+    if version is not None and not is_clock(version):
+        raise refuse(
+            version,
+            f"table {table!r} is pinned: it has no versions by {text(version)}",
+            "write FOR SYSTEM_TIME AS OF PROCTIME(), or ASOF JOIN ... ON ... AND rows.time >= versions.valid_from",
+        )
+    found = sort(join.on, set(left.sides), join.alias, uses.where, Clocks({}, {}))
+    as_of = _as_of(join, left, found.rest, uses) if join.as_of else {}
+    if join.as_of:
+        found.rest = found.rest[1:]
+    wrong = [*found.right, *found.rest, *(found.left if join.how != "inner" else [])]
+    if wrong:
+        raise refuse(wrong[0], "a static table is joined by equal columns alone", "filter in a query around the join")
+    rows = to.filter(owner, [row_text(one, left) for one in found.left], left.rows, join.node)
+    pairs = _pairs(join, left, found.keys)
+    renamed = {there: here for here, there in pairs if here not in (there, quoted(there))}
+    rows = to.with_columns(owner, renamed, rows, join.node)
+    keys = [there for _, there in pairs]
+    _check_keys(join, keys, uses)
+    body: dict[str, Any] = {"table": table, "on": keys, "how": join.how, **as_of}
+    starred = join.alias in uses.stars
+    wanted = [name for name in uses.columns.get(join.alias, ()) if name not in keys]
+    if join.how in _ADDS and wanted and not starred:
+        body["columns"] = wanted
+    clash = not starred and any(_may_have(side, name) for side in left.sides.values() for name in wanted)
+    prefix = f"{join.alias}." if clash and join.how in _ADDS else ""
+    body |= {"prefix": prefix} if prefix else {}
+    node = to.steps.add(owner, {"lookup": body, "from": rows.node}, join.node)
+    sides = dict(left.sides)
+    if join.how in _ADDS:
+        sides[join.alias] = Side(None if starred else tuple([*keys, *wanted]), {key: key for key in keys}, prefix)
+    extra = [*left.extra, *renamed]
+    return replace(left, rows=replace(rows, node=node, columns=None), sides=sides, extra=tuple(dict.fromkeys(extra)))
+
+
+def _may_have(side: Side, name: str) -> bool:
+    return side.columns is None or name in side.columns
+
+
+def _check_keys(join: Join, keys: Sequence[str], uses: Uses) -> None:
+    """A key of the table is the row's own value here, and null where a LEFT JOIN finds nothing in SQL."""
+    for key in keys if join.how == "left" else ():
+        if (join.alias, key) in uses.outside:
+            raise refuse(
+                join.node,
+                f"{join.alias}.{key} cannot be read behind a LEFT JOIN: it is a key of the join",
+                "name the column of the rows that is equal to it, or look whether another column is null",
+            )
+
+
+def _pairs(join: Join, left: Scope, keys: Sequence[tuple[exp.Expr, exp.Expr]]) -> list[tuple[str, str]]:
+    """Pairs of (expression over the rows, column of the table) that are equal."""
+    if not keys:
+        raise refuse(join.node, "a join needs ON with equal columns", f"write ON rows.k = {join.alias}.k AND ...")
+    pairs = []
+    for here, there in keys:
+        if not isinstance(there, exp.Column):
+            raise refuse(there, f"{text(there)} is no column of the table", "compare columns of the table as they are")
+        pairs.append((row_text(here, left), there.name))
+    return pairs
+
+
+def _as_of(join: Join, left: Scope, rest: Sequence[exp.Expr], uses: Uses) -> dict[str, Any]:
+    """``ASOF JOIN``: the latest version whose time is not later than that of the rows."""
+    condition = rest[0] if rest else None
+    if isinstance(condition, exp.LTE):
+        condition = exp.GTE(this=condition.expression, expression=condition.this)
+    sides = [condition.left, condition.right] if isinstance(condition, exp.GTE) else []
+    if not all(isinstance(side, exp.Column) for side in sides) or not sides or uses.where(sides[1]) != join.alias:
+        raise refuse(join.node, "an ASOF JOIN compares times", f"add ON ... AND rows.time >= {join.alias}.valid_from")
+    here = left.bound(sides[0])
+    return {"as_of": {"column": sides[1].name, "time": here.name}}

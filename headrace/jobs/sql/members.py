@@ -1,0 +1,306 @@
+"""FROM: its members, one after the other, joined into the rows that the rest of a query looks at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlglot import exp
+
+from headrace.jobs.sql.errors import refuse
+from headrace.jobs.sql.expressions import conjuncts, is_star, row_text
+from headrace.jobs.sql.joins import Join, join_rows
+from headrace.jobs.sql.lookups import join_table
+from headrace.jobs.sql.lowering import Deferred, Names
+from headrace.jobs.sql.relations import Relation, Scope, Side
+from headrace.jobs.sql.windows import BOUNDS, WindowCall, window_call
+
+if TYPE_CHECKING:
+    from headrace.jobs.sql.queries import Queries
+
+_HOWS: Final[Mapping[str, str]] = {
+    "": "inner",
+    "INNER": "inner",
+    "CROSS": "inner",
+    "LEFT": "left",
+    "RIGHT": "right",
+    "FULL": "full",
+    "SEMI": "semi",
+    "ANTI": "anti",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A member of FROM.
+
+    Attributes:
+        alias: What the query calls it.
+        node: Where it stands.
+        rows: Its rows; None: it is a static table.
+        table: The static table.
+        window: It is a windowing function over ``rows``.
+    """
+
+    alias: str
+    node: exp.Expr
+    rows: Relation | None
+    table: str = ""
+    window: WindowCall | None = None
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """What it has; None: not known."""
+        if self.rows is None or self.rows.columns is None:
+            return None
+        return (*self.rows.columns, *(BOUNDS if self.window else ()))
+
+
+@dataclass(frozen=True, slots=True)
+class From:
+    """What FROM gives.
+
+    Attributes:
+        scope: The rows.
+        window: The windows that they are to be grouped by, if any.
+        conditions: Those of WHERE that are left to be asked.
+    """
+
+    scope: Scope
+    window: WindowCall | None
+    conditions: Sequence[exp.Expr]
+
+
+def read_from(queries: Queries, query: exp.Select, owner: str, names: Names, where: Sequence[exp.Expr]) -> From:
+    """The rows that a query looks at.
+
+    Args:
+        queries: For queries in FROM.
+        query: The query.
+        owner: What ids of steps begin with.
+        names: What FROM may name.
+        where: Conditions of WHERE; those that only say what joins are used up.
+
+    Raises:
+        SqlError: A member cannot be read, or a join is not supported.
+    """
+    clause = query.args.get("from_")
+    if clause is None:
+        raise refuse(query, "a query needs FROM", f"name one of {', '.join(sorted(names))}")
+    first = _member(queries, clause.this, owner, names)
+    joins = query.args.get("joins") or ()
+    if first.rows is None:
+        raise refuse(
+            clause.this, f"{first.table!r} is a static table", "read rows, and join it: FROM rows LEFT JOIN ... ON ..."
+        )
+    if not joins:
+        return From(Scope(first.rows, {first.alias: Side(first.columns)}), first.window, where)
+    members = [first, *(_member(queries, join.this, owner, names) for join in joins)]
+    twice = next((one for one in members if [other.alias for other in members].count(one.alias) > 1), None)
+    if twice is not None:
+        raise refuse(twice.node, f"FROM has {twice.alias!r} twice", "give one of them another name: ... AS b")
+    uses = uses_of(query, members)
+    scope = Scope(first.rows, {first.alias: Side(first.columns)}, tables=uses.names.tables)
+    window, left = first.window, list(where)
+    for number, (join, member) in enumerate(zip(joins, members[1:], strict=True), start=1):
+        how = _how(join)
+        on = conjuncts(join.args.get("on")) + _using(join, members[:number], member)
+        if how == "inner":
+            on, left = _taken(on, left, uses, {one.alias for one in members[: number + 1]})
+        elif how == "left":
+            before, left = _taken([], left, uses, {one.alias for one in members[:number]})
+            texts = condition_texts(before, scope)
+            scope = scope.on(queries.to.filter(owner, texts, scope.rows, before[0] if before else join))
+        asked = Join(join, member.alias, member.node, how, on)
+        if member.rows is None:
+            scope = join_table(queries.to, owner, scope, asked, member.table, uses)
+        else:
+            scope = join_rows(queries.to, owner, scope, asked, member.rows, (window, member.window), uses)
+            window = None
+    return From(scope, window, left)
+
+
+@dataclass(frozen=True, slots=True)
+class Uses:
+    """What a query names of the members of its FROM.
+
+    Attributes:
+        names: Finds whose a column is.
+        columns: Those that it names, by alias.
+        outside: Those of them that stand elsewhere than in the conditions of joins, with their alias.
+        stars: Members of which it takes all columns, without knowing which.
+    """
+
+    names: Scope
+    columns: Mapping[str, Sequence[str]]
+    outside: frozenset[tuple[str, str]]
+    stars: frozenset[str]
+
+    def where(self, column: exp.Column) -> str | None:
+        """The member that a column belongs to."""
+        return self.names.side_of(column)
+
+
+def uses_of(query: exp.Select, members: Sequence[Member]) -> Uses:
+    """What a query names of the members of its FROM.
+
+    Raises:
+        SqlError: A column may belong to several of them.
+    """
+    sides = {member.alias: Side(member.columns) for member in members}
+    tables = frozenset(member.alias for member in members if member.rows is None)
+    names = Scope(Relation(""), sides, tables=tables)
+    aliases = {item.alias for item in query.expressions if isinstance(item, exp.Alias)}
+    found: dict[str, dict[str, None]] = {alias: {} for alias in sides}
+    outside: set[tuple[str, str]] = set()
+    stars: set[str] = set()
+    for column, in_join in _columns(query):
+        if is_star(column):
+            wanted = [column.table] if isinstance(column, exp.Column) and column.table else list(sides)
+            for alias in wanted:
+                if alias in sides and sides[alias].columns is None:
+                    stars.add(alias)
+                found.get(alias, {}).update(dict.fromkeys(sides[alias].columns or () if alias in sides else ()))
+            continue
+        parts = [part.name for part in column.parts]
+        if len(parts) == 1 and parts[0] in aliases and len(names.candidates(parts[0])) != 1:
+            continue
+        owner = names.side_of(column)
+        if owner is None:
+            continue
+        if parts[0] not in sides and len(names.candidates(parts[0])) > 1:
+            stars |= tables & set(names.candidates(parts[0]))
+        name = parts[1] if parts[0] == owner and len(parts) > 1 else parts[0]
+        found[owner][name] = None
+        if not in_join:
+            outside.add((owner, name))
+    columns = {alias: list(named) for alias, named in found.items()}
+    return Uses(names, columns, frozenset(outside), frozenset(stars))
+
+
+def _columns(query: exp.Select) -> Iterator[tuple[Any, bool]]:
+    """The columns and stars that a query names itself, not inside queries of its FROM, and whether to say what joins.
+
+    Of queries inside WHERE it is the columns that they take from outside.
+    """
+    for key, value in query.args.items():
+        if key in {"from_", "with_", "joins"}:
+            continue
+        for node in value if isinstance(value, list) else [value]:
+            if isinstance(node, exp.Expr):
+                yield from ((column, False) for column in _named(node))
+    for join in query.args.get("joins") or ():
+        for node in (join.args.get("on"), join.this.args.get("version")):
+            yield from ((column, True) for column in (_named(node) if node is not None else ()))
+    where = query.args.get("where")
+    aliases = {member.alias_or_name for member in _members_of(query)}
+    for inner in where.find_all(exp.Query) if where else ():
+        taken = (column for column in inner.find_all(exp.Column) if len(column.parts) > 1)
+        yield from ((column, False) for column in taken if column.parts[0].name in aliases)
+
+
+def _named(node: exp.Expr) -> Iterator[Any]:
+    if isinstance(node, exp.Query):
+        return
+    if isinstance(node, exp.Column) or (isinstance(node, exp.Star) and isinstance(node.parent, exp.Select)):
+        yield node
+        return
+    for child in node.iter_expressions():
+        yield from _named(child)
+
+
+def _members_of(query: exp.Select) -> list[exp.Expr]:
+    return [query.args["from_"].this, *(join.this for join in query.args.get("joins") or ())]
+
+
+def _taken(
+    on: list[exp.Expr], where: list[exp.Expr], uses: Uses, known: set[str]
+) -> tuple[list[exp.Expr], list[exp.Expr]]:
+    """The conditions of WHERE that an inner join can ask itself go to it."""
+    taken = []
+    for condition in where:
+        sides = {uses.where(column) for column in condition.find_all(exp.Column)}
+        if sides and sides <= known and condition.find(exp.Query) is None:
+            taken.append(condition)
+    return [*on, *taken], [condition for condition in where if not any(condition is one for one in taken)]
+
+
+def _how(join: exp.Join) -> str:
+    word = (join.kind if join.kind in ("SEMI", "ANTI") else join.side or join.kind or "").upper()
+    if word not in _HOWS or (join.method or "").upper() not in ("", "ASOF") or join.args.get("hint"):
+        raise refuse(join, f"a {word or join.method} JOIN is not supported", "INNER, LEFT, RIGHT, FULL, SEMI, ANTI, ASOF")
+    return _HOWS[word]
+
+
+def _using(join: exp.Join, before: Sequence[Member], member: Member) -> list[exp.Expr]:
+    using = join.args.get("using") or ()
+    if using and len(before) > 1:
+        raise refuse(join, "USING goes with the first join only", "write ON a.k = b.k")
+    return [
+        exp.EQ(
+            this=exp.column(column.name, table=before[0].alias), expression=exp.column(column.name, table=member.alias)
+        )
+        for column in using
+    ]
+
+
+def _member(queries: Queries, node: exp.Expr, owner: str, names: Names) -> Member:
+    window = window_call(node)
+    alias = node.alias_or_name if node.alias else (window.rows.alias_or_name if window else node.alias_or_name)
+    source = window.rows if window else node
+    if isinstance(source, exp.Subquery):
+        _check_alias(source)
+        inner = f"{owner}-{source.alias}" if source.alias else owner
+        return _timed(Member(alias, node, queries.relation(source.this, inner, names, inner=True), window=window))
+    if not isinstance(source, exp.Table) or not isinstance(source.this, exp.Identifier):
+        raise refuse(
+            node,
+            f"{source.sql()} cannot be read from",
+            "name a source, a view, or TUMBLE, HOP and the like",
+        )
+    _check_plain(source)
+    name = source.name
+    if name in queries.to.tables and name not in names and not source.db and window is None:
+        return Member(alias, node, None, name)
+    if source.db or name not in names:
+        full = ".".join(part.name for part in source.parts)
+        raise refuse(node, f"there is no source or view named {full!r}", f"known: {', '.join(sorted(names))}")
+    found = names[name]
+    rows = queries.deferred(found) if isinstance(found, Deferred) else found
+    return _timed(Member(alias, node, rows, window=window))
+
+
+def _timed(member: Member) -> Member:
+    window, rows = member.window, member.rows
+    if window is None or rows is None:
+        return member
+    if window.time is None:
+        raise refuse(window.call, "windows of PROCTIME() are not supported", "use a column of the event")
+    if rows.clocks.get(window.time) != 0:
+        known = f"its event time is {rows.time}" if rows.time else "it has no event time"
+        raise refuse(
+            window.call,
+            f"DESCRIPTOR({window.time}): {known}",
+            "set event_time of the source to the column" if not rows.time else f"write DESCRIPTOR({rows.time})",
+        )
+    return member
+
+
+def _check_alias(node: exp.Expr) -> None:
+    alias = node.args.get("alias")
+    if alias is not None and alias.columns:
+        raise refuse(node, "new names for the columns behind an alias are not supported", "name them in the SELECT")
+
+
+def _check_plain(table: exp.Table) -> None:
+    """Refuse what a name in FROM may carry elsewhere: samples, hints, new names for columns."""
+    _check_alias(table)
+    more = [key for key, value in table.args.items() if value and key not in {"this", "alias", "db", "catalog", "version"}]
+    if more:
+        raise refuse(table, f"{table.name}: what stands behind the name is not supported ({', '.join(more)})")
+
+
+def condition_texts(conditions: Sequence[exp.Expr], scope: Scope) -> list[str]:
+    """Conditions as texts of row expressions."""
+    return [row_text(condition, scope) for condition in conditions]

@@ -1,0 +1,172 @@
+"""Queries inside WHERE: ``IN``, ``NOT IN``, ``EXISTS`` and ``NOT EXISTS`` as semi and anti joins."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from sqlglot import exp
+
+from headrace.jobs.sql.errors import refuse
+from headrace.jobs.sql.expressions import body, conjuncts, row_text
+from headrace.jobs.sql.joins import Join, join_rows
+from headrace.jobs.sql.lookups import join_table
+from headrace.jobs.sql.lowering import Names
+from headrace.jobs.sql.relations import Scope, Side
+
+if TYPE_CHECKING:
+    from headrace.jobs.sql.queries import Queries
+
+_VALUE = "_in_{}"
+_ALIAS = "_inner"
+
+
+def restrict(queries: Queries, owner: str, scope: Scope, conditions: Sequence[exp.Expr], names: Names) -> Scope:
+    """The rows for which all conditions of a WHERE hold.
+
+    Raises:
+        SqlError: One is not supported.
+    """
+    plain = [one for one in conditions if one.find(exp.Query) is None]
+    texts = [row_text(one, scope) for one in plain]
+    scope = scope.on(queries.to.filter(owner, texts, scope.rows, plain[0] if plain else exp.Null()))
+    for condition in conditions:
+        if condition.find(exp.Query) is not None:
+            scope = _joined(queries, owner, scope, condition, names)
+    return scope
+
+
+def _joined(queries: Queries, owner: str, scope: Scope, condition: exp.Expr, names: Names) -> Scope:
+    negated, asked = False, condition
+    while isinstance(asked, exp.Not | exp.Paren):
+        negated ^= isinstance(asked, exp.Not)
+        asked = asked.this
+    values: list[exp.Expr] = []
+    if isinstance(asked, exp.In) and asked.args.get("query") is not None:
+        query = asked.args["query"]
+        values = list(asked.this.expressions) if isinstance(asked.this, exp.Tuple) else [asked.this]
+    elif isinstance(asked, exp.Exists):
+        query = asked.this
+    else:
+        raise refuse(
+            condition,
+            "a query inside a condition is not supported here",
+            "x IN (SELECT ...) and EXISTS (SELECT ...) stand alone or are joined by AND; else join, or make a view",
+        )
+    while isinstance(query, exp.Subquery):
+        query = query.this
+    how = "anti" if negated else "semi"
+    if negated and values:
+        present = [f"{row_text(value, scope)} IS NOT NULL" for value in values]
+        scope = scope.on(queries.to.filter(owner, present, scope.rows, condition))
+    inner, keys = _inner(queries, scope, query, values, names)
+    table = _table(queries, inner, names)
+    if table is not None:
+        on = [*_plain_keys(inner, values, condition), *keys]
+        return _semi(queries, owner, scope, condition, how, on, table=table)
+    inner = inner.copy()
+    for number, item in enumerate(inner.expressions if values else ()):
+        item.replace(exp.alias_(body(item).copy(), _VALUE.format(number)))
+    taken = _taken(keys, scope)
+    aliases = [exp.alias_(column.copy(), name) for name, column in taken.items()]
+    inner.set("expressions", [*inner.expressions, *aliases] if values else aliases or [exp.alias_(exp.Literal.number(1), "_one")])
+    on = [_equal(value, _VALUE.format(number)) for number, value in enumerate(values)]
+    on += [_outside(key, taken) for key in keys]
+    rows = queries.relation(inner, f"{owner}-in", names, inner=True)
+    uses = _uses(scope, rows.columns)
+    join = Join(condition, _ALIAS, exp.Table(this=exp.to_identifier(_ALIAS)), how, on)
+    return join_rows(queries.to, owner, scope, join, rows, (None, None), uses)
+
+
+def _inner(
+    queries: Queries, scope: Scope, query: exp.Expr, values: Sequence[exp.Expr], names: Names
+) -> tuple[exp.Select, list[exp.Expr]]:
+    """The query without the conditions that name columns of the outer one; and these."""
+    if not isinstance(query, exp.Select):
+        raise refuse(query, f"{query.key.upper()} is not supported inside a condition", "make a view of it")
+    if values and len(query.expressions) != len(values):
+        raise refuse(query, f"IN compares {len(values)} values with {len(query.expressions)} columns", "give as many")
+    made = query.copy()
+    clause = made.args.get("from_")
+    members = [clause.this] if clause else []
+    members += [join.this for join in made.args.get("joins") or ()]
+    own = {member.alias_or_name for member in members}
+    conditions = conjuncts(made.args.get("where"))
+    outer = [one for one in conditions if _is_outer(one, own, scope)]
+    if outer and (made.args.get("group") or made.args.get("having") or made.args.get("distinct")):
+        raise refuse(query, "a grouped query inside a condition cannot name columns from outside", "join it")
+    rest = [one for one in conditions if not any(one is other for other in outer)]
+    made.set("where", exp.Where(this=exp.and_(*rest, copy=False)) if rest else None)
+    return made, outer
+
+
+def _is_outer(condition: exp.Expr, own: set[str], scope: Scope) -> bool:
+    parts = [column.parts for column in condition.find_all(exp.Column)]
+    return any(len(names) > 1 and names[0].name not in own and names[0].name in scope.sides for names in parts)
+
+
+def _taken(keys: Sequence[exp.Expr], scope: Scope) -> dict[str, exp.Column]:
+    """Columns of the inner query that correlated conditions name."""
+    found: dict[str, exp.Column] = {}
+    for key in keys:
+        for column in key.find_all(exp.Column):
+            if not (column.table and column.table in scope.sides):
+                found.setdefault(f"_key_{'_'.join(part.name for part in column.parts)}", column)
+    return found
+
+
+def _outside(key: exp.Expr, taken: dict[str, exp.Column]) -> exp.Expr:
+    names = {column.sql(): name for name, column in taken.items()}
+
+    def change(node: exp.Expr) -> exp.Expr:
+        if isinstance(node, exp.Column) and node.sql() in names:
+            return exp.column(exp.to_identifier(names[node.sql()], quoted=True), table=_ALIAS)
+        return node
+
+    return key.copy().transform(change)
+
+
+def _equal(value: exp.Expr, name: str) -> exp.Expr:
+    return exp.EQ(this=value.copy(), expression=exp.column(name, table=_ALIAS))
+
+
+def _table(queries: Queries, inner: exp.Select, names: Names) -> exp.Table | None:
+    """The static table that a query reads, if it reads one."""
+    clause = inner.args.get("from_")
+    member = clause.this if clause else None
+    if isinstance(member, exp.Table) and member.name in queries.to.tables and member.name not in names:
+        return member
+    return None
+
+
+def _plain_keys(inner: exp.Select, values: Sequence[exp.Expr], condition: exp.Expr) -> list[exp.Expr]:
+    if any(inner.args.get(key) for key in ("where", "group", "having", "joins", "distinct")):
+        raise refuse(condition, "of a static table only columns can be looked for", "filter in a query around the join")
+    return [exp.EQ(this=value.copy(), expression=body(item).copy()) for value, item in zip(values, inner.expressions, strict=False)]
+
+
+def _semi(
+    queries: Queries,
+    owner: str,
+    scope: Scope,
+    condition: exp.Expr,
+    how: str,
+    on: Sequence[exp.Expr],
+    table: exp.Table,
+) -> Scope:
+    alias = table.alias_or_name
+
+    def mine(node: exp.Expr) -> exp.Expr:
+        plain = isinstance(node, exp.Column) and not node.table
+        return exp.column(node.this.copy(), table=alias) if isinstance(node, exp.Column) and plain else node
+
+    bound = [exp.EQ(this=one.this, expression=one.expression.transform(mine)) if isinstance(one, exp.EQ) else one for one in on]
+    join = Join(condition, alias, table, how, bound)
+    return join_table(queries.to, owner, scope, join, table.name, _uses(scope, None, alias))
+
+
+def _uses(scope: Scope, columns: tuple[str, ...] | None, alias: str = _ALIAS) -> Uses:
+    from headrace.jobs.sql.members import Uses
+
+    names = Scope(scope.rows, {**scope.sides, alias: Side(columns)})
+    return Uses(names, {alias: list(columns or ())}, frozenset(), frozenset())

@@ -1,0 +1,72 @@
+"""``UNION ALL``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sqlglot import exp
+
+from headrace.jobs.sql.errors import refuse
+from headrace.jobs.sql.expressions import quoted
+from headrace.jobs.sql.lowering import Lowering
+from headrace.jobs.sql.relations import Relation
+
+
+def branches_of(query: exp.Expr) -> list[exp.Expr]:
+    """The queries of a UNION ALL, those of inner ones too.
+
+    Raises:
+        SqlError: It is a UNION without ALL, or another set operation.
+    """
+    if isinstance(query, exp.Subquery) and not query.args.get("with_") and isinstance(query.this, exp.Union):
+        return branches_of(query.this)
+    if not isinstance(query, exp.Union) or query.args.get("with_") and query.parent is not None and isinstance(query.parent, exp.Union):
+        return [query]
+    if query.args.get("distinct"):
+        raise refuse(query, "UNION is not supported", "write UNION ALL, and SELECT DISTINCT ... FROM (...) around it")
+    return [*branches_of(query.left), *branches_of(query.right)]
+
+
+def unite(to: Lowering, query: exp.Expr, owner: str, rows: Sequence[Relation]) -> Relation:
+    """The step that unites relations: columns by position, named as the first one's; by name where they are not known.
+
+    Raises:
+        SqlError: They do not have as many columns.
+    """
+    first = rows[0]
+    named = [_named(to, query, f"{owner}-{n}", first, one) for n, one in enumerate(rows, start=1)]
+    twice = {one.node for one in named if [other.node for other in named].count(one.node) > 1}
+    if twice:
+        named = [
+            to.filter(f"{owner}-{n}", ["TRUE"], one, query) if one.node in twice and n > 1 else one
+            for n, one in enumerate(named, start=1)
+        ]
+    node = to.steps.add(owner, {"union": [one.node for one in named]}, query)
+    times = {one.time for one in named}
+    time = first.time if len(times) == 1 else None
+    clocks = {name: at for name, at in first.clocks.items() if all(one.clocks.get(name) == at for one in named)}
+    changes = any(one.changes for one in named)
+    windowed = all(one.windowed for one in named)
+    return replace(first, node=node, time=time, clocks=clocks if time else {}, changes=changes, windowed=windowed)
+
+
+def _named(to: Lowering, query: exp.Expr, owner: str, first: Relation, rows: Relation) -> Relation:
+    if first.columns is None or rows.columns is None:
+        return rows
+    if len(rows.columns) != len(first.columns):
+        raise refuse(
+            query, f"UNION ALL of {len(first.columns)} and {len(rows.columns)} columns", "give them as many columns"
+        )
+    same = rows.columns == first.columns
+    hidden = first.hidden and rows.time == first.time
+    if same and rows.hidden == hidden:
+        return rows
+    texts = {name: quoted(column) for name, column in zip(first.columns, rows.columns, strict=True)}
+    if hidden and rows.time is not None:
+        texts.setdefault(rows.time, quoted(rows.time))
+    made = to.select(owner, texts, rows, query)
+    names = dict(zip(rows.columns, first.columns, strict=True))
+    time = rows.time if rows.time is not None and texts.get(rows.time) == quoted(rows.time) else None
+    clocks = {names[name]: at for name, at in rows.clocks.items() if name in names}
+    return replace(made, columns=first.columns, time=time, clocks=clocks if time else {})

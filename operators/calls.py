@@ -1,0 +1,101 @@
+"""Functions of one row that Polars' SQL does not have: calls in a text, put into the expression that Polars reads.
+
+The text goes to Polars with a column in place of each call; the column is then replaced in the expression's tree. The
+JSON form of that tree is not a public format of Polars: tests/contract/test_rowwise_contract.py holds what is used.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import polars as pl
+
+Parse = Callable[[str], pl.Expr]
+
+_LITERAL: Final = re.compile(r"'((?:[^']|'')*)'")
+_UNITS: Final = {
+    "microsecond": "1us",
+    "millisecond": "1ms",
+    "second": "1s",
+    "minute": "1m",
+    "hour": "1h",
+    "day": "1d",
+    "week": "1w",
+    "month": "1mo",
+    "quarter": "1q",
+    "year": "1y",
+}
+_MOST_GROUP: Final = 99
+_PATTERN_ARGUMENTS: Final = (2, 3)
+_TRUNCATE_ARGUMENTS: Final = 2
+
+
+def regexp_extract(arguments: Sequence[str], parse: Parse) -> pl.Expr:
+    """``regexp_extract(text, 'pattern', group)``: a group of the first match, the whole match for group 0 (the default).
+
+    Null where nothing matches, and where the group takes no part in the match.
+
+    Raises:
+        ValueError: The arguments are others.
+    """
+    if len(arguments) not in _PATTERN_ARGUMENTS:
+        raise ValueError("regexp_extract takes a text, a pattern and the number of a group")
+    group = arguments[2] if len(arguments) == max(_PATTERN_ARGUMENTS) else "0"
+    if not group.isdigit() or int(group) > _MOST_GROUP:
+        raise ValueError(f"the group of regexp_extract must be a number from 0 to {_MOST_GROUP}, not {group}")
+    pattern = _literal(arguments[1], "the pattern of regexp_extract")
+    try:
+        pl.Series([""]).str.extract(pattern, int(group))
+    except pl.exceptions.ComputeError as error:
+        raise ValueError(f"the pattern of regexp_extract cannot be read: {error}") from error
+    return parse(arguments[0]).str.extract(pattern, int(group))
+
+
+def date_trunc(arguments: Sequence[str], parse: Parse) -> pl.Expr:
+    """``date_trunc('hour', time)``: the beginning of the hour, day, week (Monday) and so on. Keeps the type.
+
+    Raises:
+        ValueError: The arguments are others.
+    """
+    if len(arguments) != _TRUNCATE_ARGUMENTS:
+        raise ValueError("date_trunc takes a unit and a time")
+    unit = _literal(arguments[0], "the unit of date_trunc").lower()
+    if unit not in _UNITS:
+        raise ValueError(f"date_trunc has no unit {unit!r}; there are {', '.join(_UNITS)}")
+    return parse(arguments[1]).dt.truncate(_UNITS[unit])
+
+
+CALLS: Final[Mapping[str, Callable[[Sequence[str], Parse], pl.Expr]]] = {
+    "date_trunc": date_trunc,
+    "regexp_extract": regexp_extract,
+}
+"""By name in lower case: the expression of a call, of its arguments as texts."""
+
+
+def put(expr: pl.Expr, calls: Mapping[str, pl.Expr]) -> pl.Expr:
+    """The expression with the columns of these names replaced by expressions."""
+    if not calls:
+        return expr
+    trees = {name: json.loads(call.meta.serialize(format="json")) for name, call in calls.items()}
+    tree = json.loads(expr.meta.serialize(format="json"))
+    return pl.Expr.deserialize(io.StringIO(json.dumps(_put(tree, trees))), format="json")
+
+
+def _put(node: Any, trees: Mapping[str, Any]) -> Any:
+    if isinstance(node, dict):
+        name = node.get("Column") if len(node) == 1 else None
+        if isinstance(name, str) and name in trees:
+            return trees[name]
+        return {key: _put(value, trees) for key, value in node.items()}
+    return [_put(item, trees) for item in node] if isinstance(node, list) else node
+
+
+def _literal(text: str, what: str) -> str:
+    match = _LITERAL.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{what} must be a text in quotes, not {text}")
+    return match[1].replace("''", "'")
