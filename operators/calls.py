@@ -35,7 +35,7 @@ _TRUNCATE_ARGUMENTS: Final = 2
 
 
 def regexp_extract(arguments: Sequence[str], parse: Parse) -> pl.Expr:
-    """``regexp_extract(text, 'pattern', group)``: a group of the first match, the whole match for group 0 (the default).
+    """``regexp_extract(text, 'pattern', group)``: a group of the first match; 0, the default, is the whole match.
 
     Null where nothing matches, and where the group takes no part in the match.
 

@@ -83,6 +83,35 @@ class Select:
 
 
 @dataclass(frozen=True, slots=True)
+class Drop:
+    """Leave these columns out.
+
+    Args:
+        id: Stable id.
+        columns: Their names.
+
+    Raises:
+        SpecError: None is named.
+    """
+
+    id: str
+    columns: Sequence[str]
+
+    def __post_init__(self) -> None:
+        if not self.columns:
+            raise SpecError(f"step {self.id!r} leaves no column out", hint="name at least one column")
+
+    @property
+    def determinism(self) -> Determinism:
+        """See :class:`headrace.kernel.protocols.Transform`."""
+        return Determinism.EXACT
+
+    def apply(self, rows: pl.LazyFrame) -> pl.LazyFrame:
+        """The rows without the columns."""
+        return rows.drop(*self.columns)
+
+
+@dataclass(frozen=True, slots=True)
 class WithColumns:
     """Add columns, or replace those of the same name. All expressions see the input, not each other.
 

@@ -119,6 +119,10 @@ class Job:
         """Keep columns (a list), or compute exactly these (a mapping)."""
         return self._step({"select": dict(columns) if isinstance(columns, Mapping) else columns}, id, from_)
 
+    def drop(self, *columns: str, id: str | None = None, from_: str | None = None) -> Job:
+        """Leave columns out."""
+        return self._step({"drop": list(columns)}, id, from_)
+
     def explode(
         self,
         columns: str | Sequence[str],

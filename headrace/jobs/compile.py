@@ -24,7 +24,15 @@ from headrace.jobs.graph import SinkNode as SpecSink
 from headrace.jobs.names import suggest
 from headrace.jobs.spec import ChangelogSpec, IcebergSink, JobSpec, KafkaSink
 from headrace.jobs.spec_joins import JoinStep
-from headrace.jobs.spec_steps import LookupStep, SelectStep, StatefulStep, UnionStep, UnnestStep, WithColumnsStep
+from headrace.jobs.spec_steps import (
+    DropStep,
+    LookupStep,
+    SelectStep,
+    StatefulStep,
+    UnionStep,
+    UnnestStep,
+    WithColumnsStep,
+)
 from headrace.kernel import columns
 from headrace.kernel.clock import SystemClock
 from headrace.kernel.errors import InternalError, SpecError
@@ -191,7 +199,7 @@ class CompiledJob:
 def _keeps_rows(node: StepNode) -> bool:
     if isinstance(node.step, LookupStep):
         return node.step.lookup.how == "left" and not node.step.lookup.many
-    return isinstance(node.step, SelectStep | UnnestStep | WithColumnsStep)
+    return isinstance(node.step, SelectStep | DropStep | UnnestStep | WithColumnsStep)
 
 
 def compile_job(spec: JobSpec, config: Config) -> CompiledJob:

@@ -15,6 +15,7 @@ from headrace.jobs.spec_steps import (
     AggregateStep,
     CumulatingSpec,
     DedupStep,
+    DropStep,
     ExplodeStep,
     FilterStep,
     HoppingSpec,
@@ -43,7 +44,7 @@ from operators.lookup import LookupJoin
 from operators.nested import Explode, Unnest
 from operators.refreshed_lookup import RefreshedLookup
 from operators.session import SessionWindow
-from operators.stateless import Filter, Select, WithColumns
+from operators.stateless import Drop, Filter, Select, WithColumns
 from operators.top import TopN
 from operators.window import CumulatingWindow, HoppingWindow, TumblingWindow
 
@@ -86,6 +87,8 @@ def _transform(node_id: str, step: StatelessStep, event_time: str | None, tables
             built = WithColumns(node_id, step.with_columns)
         case SelectStep():
             built = Select(node_id, step.select)
+        case DropStep():
+            built = Drop(node_id, step.drop)
         case ExplodeStep():
             built = Explode(node_id, step.explode.columns, keep_empty=step.explode.keep_empty)
         case UnnestStep():

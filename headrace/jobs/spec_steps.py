@@ -22,6 +22,7 @@ STEP_KINDS: Final = (
     "filter",
     "with_columns",
     "select",
+    "drop",
     "explode",
     "unnest",
     "union",
@@ -68,6 +69,12 @@ class SelectStep(Node):
             custom_error_message="select takes a list of columns, or a mapping of names to expressions",
         ),
     ]
+
+
+class DropStep(Node):
+    """Leaves columns out."""
+
+    drop: OneOrMany
 
 
 def _named(value: Any) -> Any:
@@ -287,6 +294,7 @@ Step = Annotated[
     Annotated[FilterStep, Tag("@filter")]
     | Annotated[WithColumnsStep, Tag("@with_columns")]
     | Annotated[SelectStep, Tag("@select")]
+    | Annotated[DropStep, Tag("@drop")]
     | Annotated[ExplodeStep, Tag("@explode")]
     | Annotated[UnnestStep, Tag("@unnest")]
     | Annotated[UnionStep, Tag("@union")]
@@ -298,7 +306,9 @@ Step = Annotated[
     | Annotated[AggregateStep, Tag("@aggregate")],
     by_key(*STEP_KINDS),
 ]
-StatelessStep: TypeAlias = FilterStep | WithColumnsStep | SelectStep | ExplodeStep | UnnestStep | UnionStep | LookupStep
+StatelessStep: TypeAlias = (
+    FilterStep | WithColumnsStep | SelectStep | DropStep | ExplodeStep | UnnestStep | UnionStep | LookupStep
+)
 TimedStep: TypeAlias = DedupStep | TopStep | WindowStep
 """Steps that hold rows until the watermark has passed; late rows leave them through the port ``late``."""
 StatefulStep: TypeAlias = TimedStep | AggregateStep | JoinStep

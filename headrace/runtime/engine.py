@@ -36,7 +36,7 @@ from headrace.runtime.job import CheckpointPolicy, Leases, Program, RunOptions
 from headrace.runtime.observer import EpochReport, Event, Level, Observer, Phase, StopSignal
 from headrace.runtime.progress import Meter
 from headrace.runtime.pump import DEPTH, Computed, Ended, Failed, Item, Pump
-from headrace.runtime.pushdown import requests
+from headrace.runtime.pushdown import absent, requests
 from headrace.runtime.schemas import resolve
 from headrace.runtime.state_fit import open_operators, refuse_changed
 from headrace.state.backend import StateBackend, StateOptions
@@ -184,8 +184,9 @@ class Attempt:
     def _open_sources(self, positions: Mapping[str, Position]) -> None:
         pushed = requests(self._graph, self._options.until, goes_on=not self._checkpoints.has_ended(self.head))
         for node in self._graph.sources():
-            segment = GraphSegment(node.id, self._graph)
-            reader = node.source.open(replace(pushed[node.id], compute=segment), positions.get(node.id))
+            request = pushed[node.id]
+            segment = GraphSegment(node.id, self._graph, absent(self._graph, node.id, request.columns))
+            reader = node.source.open(replace(request, compute=segment), positions.get(node.id))
             self._readers[node.id] = reader
             self._positions[node.id] = self._decided[node.id] = reader.position
             self._pumps[node.id] = Pump(node.id, reader, segment, self._queue, self._clock)

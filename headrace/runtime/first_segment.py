@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import polars as pl
 
@@ -22,16 +22,20 @@ class GraphSegment:
     Attributes:
         source: The source's id.
         graph: The job.
+        absent: Columns that the rows lack and the plans name (:func:`headrace.runtime.pushdown.absent`).
     """
 
     source: str
     graph: Graph
+    absent: pl.Schema = field(default_factory=pl.Schema)
 
     def __call__(
         self, rows: pl.LazyFrame, origin: Origin, *, maybe_late: bool = False, files: Sequence[str] = ()
     ) -> list[LegResult]:
         """Read the rows and collect the legs of everybody who consumes them, as one query."""
         stream, streaming = Stream(self.source), origin == "history"
+        if self.absent:
+            rows = rows.with_columns(pl.lit(None, dtype).alias(name) for name, dtype in self.absent.items())
         with reading(f"{origin} of source {self.source}", files):
             if maybe_late:
                 return collect(self.graph.legs(stream, rows, maybe_late=True), streaming=streaming)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from sqlglot import exp
 
@@ -11,6 +12,12 @@ from headrace.jobs.sql.errors import SqlError
 from headrace.jobs.sql.windows import duration
 from headrace.kernel.durations import parse_duration_us
 
+_MIRRORED: Final[Mapping[type[exp.Expr], type[exp.Expr]]] = {
+    exp.GT: exp.LT,
+    exp.LT: exp.GT,
+    exp.GTE: exp.LTE,
+    exp.LTE: exp.GTE,
+}
 Where = Callable[[exp.Column], str | None]
 """Which side a column belongs to."""
 
@@ -81,8 +88,12 @@ def _both(condition: exp.Expr, found: Conditions, right: str, where: Where, cloc
     if bounds is not None:
         found.bounds.append(condition)
         for lower, upper in bounds:
-            found.lower = lower if found.lower is None else max(found.lower, lower if lower is not None else found.lower)
-            found.upper = upper if found.upper is None else min(found.upper, upper if upper is not None else found.upper)
+            found.lower = (
+                lower if found.lower is None else max(found.lower, lower if lower is not None else found.lower)
+            )
+            found.upper = (
+                upper if found.upper is None else min(found.upper, upper if upper is not None else found.upper)
+            )
     if isinstance(condition, exp.EQ):
         sides = [sides_of(part, where) for part in (condition.left, condition.right)]
         if {right} in sides and not any(side >= {right} for side in sides if side != {right}):
@@ -94,7 +105,9 @@ def _both(condition: exp.Expr, found: Conditions, right: str, where: Where, cloc
 
 
 def _is_key(condition: exp.Expr, found: Conditions) -> bool:
-    return any({id(condition.args.get("this")), id(condition.args.get("expression"))} == {id(a), id(b)} for a, b in found.keys)
+    return any(
+        {id(condition.args.get("this")), id(condition.args.get("expression"))} == {id(a), id(b)} for a, b in found.keys
+    )
 
 
 def _bounds(condition: exp.Expr, clocks: Clocks, where: Where) -> Sequence[tuple[int | None, int | None]] | None:
@@ -114,10 +127,10 @@ def _bound(condition: exp.Expr, clocks: Clocks, where: Where) -> tuple[int | Non
     first, second = (_moment(part, clocks, where) for part in (condition.left, condition.right))
     if first is None or second is None or first[0] == second[0]:
         return None
-    kind = type(condition)
+    kind: type[exp.Expr] = type(condition)
     if first[0] == "right":
         first, second = second, first
-        kind = {exp.GT: exp.LT, exp.LT: exp.GT, exp.GTE: exp.LTE, exp.LTE: exp.GTE}.get(kind, kind)
+        kind = _MIRRORED.get(kind, kind)
     apart = second[1] - first[1]
     if kind is exp.EQ:
         return apart, apart

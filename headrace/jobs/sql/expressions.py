@@ -60,7 +60,7 @@ def row_text(node: exp.Expr, scope: Scope | None = None) -> str:
 
 def aggregates(node: exp.Expr) -> Iterator[exp.Expr]:
     """The aggregate calls in an expression, outermost first, each with its FILTER; those of OVER are none."""
-    if isinstance(node, exp.Window):
+    if isinstance(node, exp.Window | exp.Query):
         return
     if is_aggregate(node):
         yield node
@@ -102,12 +102,16 @@ def _given(call: exp.Expr, scope: Scope, condition: str) -> str:
     if isinstance(first, exp.Star) or (first is None and not call.expressions):
         return f"CASE WHEN {condition} THEN 1 END" if condition else "*"
     distinct = isinstance(first, exp.Distinct)
+    more: list[exp.Expr] = []
     if first is not None and isinstance(first, exp.Distinct):
-        written, more = list(first.expressions), []
+        written = list(first.expressions)
     elif first is None:
-        written, more = list(call.expressions), []
+        written = list(call.expressions)
     else:
-        written, more = [first], [call.args[key] for key in ("expression", "quantile") if call.args.get(key) is not None]
+        written, more = (
+            [first],
+            [call.args[key] for key in ("expression", "quantile") if call.args.get(key) is not None],
+        )
     values = [row_text(part, scope) for part in written]
     if condition:
         values = [f"CASE WHEN {condition} THEN {value} END" for value in values]
@@ -158,7 +162,9 @@ def conjuncts(condition: exp.Expr | None) -> list[exp.Expr]:
 
 def joined(conditions: list[str]) -> str:
     """Conditions as one, joined by AND."""
-    return conditions[0] if len(conditions) == 1 else " AND ".join(f"({one})" for one in conditions)
+    if len(conditions) == 1:
+        return conditions[0]
+    return " AND ".join(f"({one})" if " OR " in one else one for one in conditions)
 
 
 def is_star(item: exp.Expr) -> bool:

@@ -96,7 +96,9 @@ def _pieces(node: exp.Expr, text: str) -> list[str]:
         elif match[0] in _FORMATS:
             made.append(_FORMATS[match[0]])
         else:
-            raise refuse(node, f"a pattern cannot hold {match[0]!r}", f"it can hold {', '.join(_FORMATS)}, and '…' texts")
+            raise refuse(
+                node, f"a pattern cannot hold {match[0]!r}", f"it can hold {', '.join(_FORMATS)}, and '…' texts"
+            )
     return made
 
 
@@ -146,7 +148,7 @@ def _extract(node: exp.Expr) -> exp.Expr:
 
 
 def _regexp_extract(node: exp.Expr) -> exp.Expr:
-    group = node.args.get("group")
+    group = node.args.get("group") or node.args.get("position")  # the parser takes the third argument for a position
     return _call("REGEXP_EXTRACT", node.this, node.expression, group)
 
 

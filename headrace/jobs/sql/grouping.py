@@ -88,10 +88,8 @@ def group(
     results = Scope(rows, {"": Side(tuple(dict.fromkeys([*names.values(), *_bounds_of(rows)])))})
     over = query.copy()
     over.set("expressions", [_item(item, found, names) for item in over.expressions])
-    for condition in conjuncts(having):
-        text = row_text(_replaced(condition, found, names), results)
-        results = results.on(to.filter(owner, [text], results.rows, condition))
-    return over, results
+    texts = [row_text(_replaced(condition, found, names), results) for condition in conjuncts(having)]
+    return over, results.on(to.filter(owner, texts, results.rows, having or query))
 
 
 def _bounds_of(rows: Relation) -> Sequence[str]:
@@ -142,7 +140,9 @@ def _written_keys(query: exp.Select, group: exp.Expr | None) -> list[exp.Expr]:
     for node in group.expressions if group else ():
         if isinstance(node, exp.Literal) and node.is_int:
             if not 1 <= int(node.name) <= len(items):
-                raise refuse(query, f"GROUP BY {node.name}: the select list has {len(items)} columns", "name the column")
+                raise refuse(
+                    query, f"GROUP BY {node.name}: the select list has {len(items)} columns", "name the column"
+                )
             found.append(body(items[int(node.name) - 1]))
         elif isinstance(node, exp.Tuple | exp.Paren):
             found += node.expressions or [node.this]
@@ -175,7 +175,9 @@ def _step(
         raise refuse(window.call, "PARTITION BY and GROUP BY differ", "GROUP BY the same columns, and the window")
     kept = {} if window else _kept_clocks(found, rows.clocks)
     clocks = {**(window.clocks if window else {BOUNDS[0]: 0}), **kept}
-    made = to.step(owner, "window", {**(window.spec if window else _INSTANT), **spec}, rows, window.call if window else near)
+    made = to.step(
+        owner, "window", {**(window.spec if window else _INSTANT), **spec}, rows, window.call if window else near
+    )
     return replace(made, columns=None, time=BOUNDS[0], clocks=clocks, windowed=True)
 
 

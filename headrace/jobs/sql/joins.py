@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from sqlglot import exp
 
@@ -13,11 +13,9 @@ from headrace.jobs.sql.errors import refuse
 from headrace.jobs.sql.expressions import joined, quoted, row_text, text
 from headrace.jobs.sql.lowering import Lowering
 from headrace.jobs.sql.relations import Relation, Scope, Side
+from headrace.jobs.sql.uses import Uses
 from headrace.jobs.sql.windows import BOUNDS, WindowCall, is_clock
 from headrace.kernel.durations import format_duration_us
-
-if TYPE_CHECKING:
-    from headrace.jobs.sql.members import Uses
 
 _KEEPS_LEFT: Final = frozenset({"inner", "left", "semi", "anti"})
 _ONE_SIDED: Final = frozenset({"semi", "anti"})
@@ -129,7 +127,9 @@ def _window(join: Join, windows: tuple[WindowCall | None, WindowCall | None], fo
         )
     bounds = [pair for pair in found.keys if all(isinstance(part, exp.Column) and part.name in BOUNDS for part in pair)]
     if not bounds:
-        raise refuse(join.node, "the windows of both sides are not compared", "add ON a.window_start = b.window_start AND ...")
+        raise refuse(
+            join.node, "the windows of both sides are not compared", "add ON a.window_start = b.window_start AND ..."
+        )
     found.keys = [pair for pair in found.keys if pair not in bounds]
     return {"window": dict(first.spec)}
 
@@ -178,7 +178,7 @@ def _push(to: Lowering, owner: str, sides: _Sides, join: Join, found: Conditions
 def _keys(to: Lowering, owner: str, sides: _Sides, join: Join, found: Conditions) -> None:
     added: tuple[dict[str, str], dict[str, str]] = ({}, {})
     for first, second in found.keys:
-        names = []
+        names: list[str] = []
         for number, (part, scope) in enumerate(((first, sides.left), (second, sides.right))):
             written = row_text(part, scope)
             name = _column_name(part, scope)

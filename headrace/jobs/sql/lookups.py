@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlglot import exp
 
@@ -14,10 +14,8 @@ from headrace.jobs.sql.expressions import quoted, row_text, text
 from headrace.jobs.sql.joins import Join
 from headrace.jobs.sql.lowering import Lowering
 from headrace.jobs.sql.relations import Scope, Side
+from headrace.jobs.sql.uses import Uses
 from headrace.jobs.sql.windows import is_clock
-
-if TYPE_CHECKING:
-    from headrace.jobs.sql.members import Uses
 
 _ADDS = frozenset({"left", "inner"})
 
@@ -61,7 +59,7 @@ def join_table(to: Lowering, owner: str, left: Scope, join: Join, table: str, us
     node = to.steps.add(owner, {"lookup": body, "from": rows.node}, join.node)
     sides = dict(left.sides)
     if join.how in _ADDS:
-        sides[join.alias] = Side(None if starred else tuple([*keys, *wanted]), {key: key for key in keys}, prefix)
+        sides[join.alias] = Side(None if starred else (*keys, *wanted), {key: key for key in keys}, prefix)
     extra = [*left.extra, *renamed]
     return replace(left, rows=replace(rows, node=node, columns=None), sides=sides, extra=tuple(dict.fromkeys(extra)))
 
@@ -98,8 +96,7 @@ def _as_of(join: Join, left: Scope, rest: Sequence[exp.Expr], uses: Uses) -> dic
     condition = rest[0] if rest else None
     if isinstance(condition, exp.LTE):
         condition = exp.GTE(this=condition.expression, expression=condition.this)
-    sides = [condition.left, condition.right] if isinstance(condition, exp.GTE) else []
-    if not all(isinstance(side, exp.Column) for side in sides) or not sides or uses.where(sides[1]) != join.alias:
+    here, there = (condition.left, condition.right) if isinstance(condition, exp.GTE) else (None, None)
+    if not (isinstance(here, exp.Column) and isinstance(there, exp.Column)) or uses.where(there) != join.alias:
         raise refuse(join.node, "an ASOF JOIN compares times", f"add ON ... AND rows.time >= {join.alias}.valid_from")
-    here = left.bound(sides[0])
-    return {"as_of": {"column": sides[1].name, "time": here.name}}
+    return {"as_of": {"column": there.name, "time": left.bound(here).name}}

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from sqlglot import exp
 
 from headrace.jobs.sql.errors import refuse
-from headrace.jobs.sql.expressions import conjuncts, is_star, row_text
+from headrace.jobs.sql.expressions import conjuncts, row_text
 from headrace.jobs.sql.joins import Join, join_rows
 from headrace.jobs.sql.lookups import join_table
 from headrace.jobs.sql.lowering import Deferred, Names
 from headrace.jobs.sql.relations import Relation, Scope, Side
+from headrace.jobs.sql.uses import Uses, uses_of
 from headrace.jobs.sql.windows import BOUNDS, WindowCall, window_call
 
 if TYPE_CHECKING:
@@ -100,8 +101,9 @@ def read_from(queries: Queries, query: exp.Select, owner: str, names: Names, whe
     twice = next((one for one in members if [other.alias for other in members].count(one.alias) > 1), None)
     if twice is not None:
         raise refuse(twice.node, f"FROM has {twice.alias!r} twice", "give one of them another name: ... AS b")
-    uses = uses_of(query, members)
-    scope = Scope(first.rows, {first.alias: Side(first.columns)}, tables=uses.names.tables)
+    tables = frozenset(member.alias for member in members if member.rows is None)
+    uses = uses_of(query, {member.alias: Side(member.columns) for member in members}, tables)
+    scope = Scope(first.rows, {first.alias: Side(first.columns)}, tables=tables)
     window, left = first.window, list(where)
     for number, (join, member) in enumerate(zip(joins, members[1:], strict=True), start=1):
         how = _how(join)
@@ -121,99 +123,6 @@ def read_from(queries: Queries, query: exp.Select, owner: str, names: Names, whe
     return From(scope, window, left)
 
 
-@dataclass(frozen=True, slots=True)
-class Uses:
-    """What a query names of the members of its FROM.
-
-    Attributes:
-        names: Finds whose a column is.
-        columns: Those that it names, by alias.
-        outside: Those of them that stand elsewhere than in the conditions of joins, with their alias.
-        stars: Members of which it takes all columns, without knowing which.
-    """
-
-    names: Scope
-    columns: Mapping[str, Sequence[str]]
-    outside: frozenset[tuple[str, str]]
-    stars: frozenset[str]
-
-    def where(self, column: exp.Column) -> str | None:
-        """The member that a column belongs to."""
-        return self.names.side_of(column)
-
-
-def uses_of(query: exp.Select, members: Sequence[Member]) -> Uses:
-    """What a query names of the members of its FROM.
-
-    Raises:
-        SqlError: A column may belong to several of them.
-    """
-    sides = {member.alias: Side(member.columns) for member in members}
-    tables = frozenset(member.alias for member in members if member.rows is None)
-    names = Scope(Relation(""), sides, tables=tables)
-    aliases = {item.alias for item in query.expressions if isinstance(item, exp.Alias)}
-    found: dict[str, dict[str, None]] = {alias: {} for alias in sides}
-    outside: set[tuple[str, str]] = set()
-    stars: set[str] = set()
-    for column, in_join in _columns(query):
-        if is_star(column):
-            wanted = [column.table] if isinstance(column, exp.Column) and column.table else list(sides)
-            for alias in wanted:
-                if alias in sides and sides[alias].columns is None:
-                    stars.add(alias)
-                found.get(alias, {}).update(dict.fromkeys(sides[alias].columns or () if alias in sides else ()))
-            continue
-        parts = [part.name for part in column.parts]
-        if len(parts) == 1 and parts[0] in aliases and len(names.candidates(parts[0])) != 1:
-            continue
-        owner = names.side_of(column)
-        if owner is None:
-            continue
-        if parts[0] not in sides and len(names.candidates(parts[0])) > 1:
-            stars |= tables & set(names.candidates(parts[0]))
-        name = parts[1] if parts[0] == owner and len(parts) > 1 else parts[0]
-        found[owner][name] = None
-        if not in_join:
-            outside.add((owner, name))
-    columns = {alias: list(named) for alias, named in found.items()}
-    return Uses(names, columns, frozenset(outside), frozenset(stars))
-
-
-def _columns(query: exp.Select) -> Iterator[tuple[Any, bool]]:
-    """The columns and stars that a query names itself, not inside queries of its FROM, and whether to say what joins.
-
-    Of queries inside WHERE it is the columns that they take from outside.
-    """
-    for key, value in query.args.items():
-        if key in {"from_", "with_", "joins"}:
-            continue
-        for node in value if isinstance(value, list) else [value]:
-            if isinstance(node, exp.Expr):
-                yield from ((column, False) for column in _named(node))
-    for join in query.args.get("joins") or ():
-        for node in (join.args.get("on"), join.this.args.get("version")):
-            yield from ((column, True) for column in (_named(node) if node is not None else ()))
-    where = query.args.get("where")
-    aliases = {member.alias_or_name for member in _members_of(query)}
-    for inner in where.find_all(exp.Query) if where else ():
-        taken = (column for column in inner.find_all(exp.Column) if len(column.parts) > 1)
-        yield from ((column, False) for column in taken if column.parts[0].name in aliases)
-
-
-def _named(node: exp.Expr) -> Iterator[Any]:
-    if isinstance(node, exp.Query):
-        return
-    if isinstance(node, exp.Column) or (isinstance(node, exp.Star) and isinstance(node.parent, exp.Select)):
-        yield node
-        return
-    for child in node.iter_expressions():
-        yield from _named(child)
-
-
-def _members_of(query: exp.Select) -> list[exp.Expr]:
-    return [query.args["from_"].this, *(join.this for join in query.args.get("joins") or ())]
-
-
 def _taken(
     on: list[exp.Expr], where: list[exp.Expr], uses: Uses, known: set[str]
 ) -> tuple[list[exp.Expr], list[exp.Expr]]:
@@ -229,7 +138,9 @@ def _taken(
 def _how(join: exp.Join) -> str:
     word = (join.kind if join.kind in ("SEMI", "ANTI") else join.side or join.kind or "").upper()
     if word not in _HOWS or (join.method or "").upper() not in ("", "ASOF") or join.args.get("hint"):
-        raise refuse(join, f"a {word or join.method} JOIN is not supported", "INNER, LEFT, RIGHT, FULL, SEMI, ANTI, ASOF")
+        raise refuse(
+            join, f"a {word or join.method} JOIN is not supported", "INNER, LEFT, RIGHT, FULL, SEMI, ANTI, ASOF"
+        )
     return _HOWS[word]
 
 
@@ -296,7 +207,9 @@ def _check_alias(node: exp.Expr) -> None:
 def _check_plain(table: exp.Table) -> None:
     """Refuse what a name in FROM may carry elsewhere: samples, hints, new names for columns."""
     _check_alias(table)
-    more = [key for key, value in table.args.items() if value and key not in {"this", "alias", "db", "catalog", "version"}]
+    more = [
+        key for key, value in table.args.items() if value and key not in {"this", "alias", "db", "catalog", "version"}
+    ]
     if more:
         raise refuse(table, f"{table.name}: what stands behind the name is not supported ({', '.join(more)})")
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from sqlglot import exp
 
 from headrace.jobs.sql.errors import refuse
-from headrace.jobs.sql.expressions import body, conjuncts, is_star, name_of
+from headrace.jobs.sql.expressions import conjuncts, is_star
 from headrace.jobs.sql.grouping import group, is_grouped
 from headrace.jobs.sql.lowering import Deferred, Lowering, Names
 from headrace.jobs.sql.members import read_from
@@ -20,8 +20,10 @@ from headrace.jobs.sql.subqueries import restrict
 from headrace.jobs.sql.unions import branches_of, unite
 
 _UNSUPPORTED: Final[Mapping[str, tuple[str, str]]] = {
-    "order": ("ORDER BY is not supported: a stream has no end to sort by", "leave it out, or keep the first rows by "
-              "ROW_NUMBER"),
+    "order": (
+        "ORDER BY is not supported: a stream has no end to sort by",
+        "leave it out, or keep the first rows by ROW_NUMBER",
+    ),
     "limit": ("LIMIT is not supported: a stream has no end", "leave it out, or keep the first rows by ROW_NUMBER"),
     "offset": ("OFFSET is not supported", "leave it out"),
     "windows": ("a WINDOW clause is not supported", "use a windowing function in FROM, e.g. TUMBLE"),
@@ -104,9 +106,7 @@ class Queries:
             known[part.alias] = self.named(part.this, part.alias, known)
         return known
 
-    def _select(
-        self, query: exp.Select, owner: str, names: Names, *, inner: bool, keep: Keep | None
-    ) -> Relation:
+    def _select(self, query: exp.Select, owner: str, names: Names, *, inner: bool, keep: Keep | None) -> Relation:
         _check(query)
         qualify = qualified(query)
         if qualify is not None:

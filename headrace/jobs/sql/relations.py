@@ -135,5 +135,7 @@ class Scope:
         columns = [found for side in self.sides.values() for found in side.columns or ()]
         written = ".".join(part.name for part in column.parts)
         if len(column.parts) > 1 and column.parts[0].name not in {*self.sides, *columns}:
-            return refuse(column, f"{written}: FROM has no {column.parts[0].name!r}", f"FROM has {', '.join(self.sides)}")
+            return refuse(
+                column, f"{written}: FROM has no {column.parts[0].name!r}", f"FROM has {', '.join(self.sides)}"
+            )
         return refuse(column, f"there is no column {name!r}", suggest(name, columns))

@@ -13,6 +13,7 @@ from headrace.jobs.sql.joins import Join, join_rows
 from headrace.jobs.sql.lookups import join_table
 from headrace.jobs.sql.lowering import Names
 from headrace.jobs.sql.relations import Scope, Side
+from headrace.jobs.sql.uses import Uses
 
 if TYPE_CHECKING:
     from headrace.jobs.sql.queries import Queries
@@ -59,7 +60,7 @@ def _joined(queries: Queries, owner: str, scope: Scope, condition: exp.Expr, nam
     if negated and values:
         present = [f"{row_text(value, scope)} IS NOT NULL" for value in values]
         scope = scope.on(queries.to.filter(owner, present, scope.rows, condition))
-    inner, keys = _inner(queries, scope, query, values, names)
+    inner, keys = _inner(scope, query, values)
     table = _table(queries, inner, names)
     if table is not None:
         on = [*_plain_keys(inner, values, condition), *keys]
@@ -69,7 +70,10 @@ def _joined(queries: Queries, owner: str, scope: Scope, condition: exp.Expr, nam
         item.replace(exp.alias_(body(item).copy(), _VALUE.format(number)))
     taken = _taken(keys, scope)
     aliases = [exp.alias_(column.copy(), name) for name, column in taken.items()]
-    inner.set("expressions", [*inner.expressions, *aliases] if values else aliases or [exp.alias_(exp.Literal.number(1), "_one")])
+    inner.set(
+        "expressions",
+        [*inner.expressions, *aliases] if values else aliases or [exp.alias_(exp.Literal.number(1), "_one")],
+    )
     on = [_equal(value, _VALUE.format(number)) for number, value in enumerate(values)]
     on += [_outside(key, taken) for key in keys]
     rows = queries.relation(inner, f"{owner}-in", names, inner=True)
@@ -78,9 +82,7 @@ def _joined(queries: Queries, owner: str, scope: Scope, condition: exp.Expr, nam
     return join_rows(queries.to, owner, scope, join, rows, (None, None), uses)
 
 
-def _inner(
-    queries: Queries, scope: Scope, query: exp.Expr, values: Sequence[exp.Expr], names: Names
-) -> tuple[exp.Select, list[exp.Expr]]:
+def _inner(scope: Scope, query: exp.Expr, values: Sequence[exp.Expr]) -> tuple[exp.Select, list[exp.Expr]]:
     """The query without the conditions that name columns of the outer one; and these."""
     if not isinstance(query, exp.Select):
         raise refuse(query, f"{query.key.upper()} is not supported inside a condition", "make a view of it")
@@ -142,7 +144,10 @@ def _table(queries: Queries, inner: exp.Select, names: Names) -> exp.Table | Non
 def _plain_keys(inner: exp.Select, values: Sequence[exp.Expr], condition: exp.Expr) -> list[exp.Expr]:
     if any(inner.args.get(key) for key in ("where", "group", "having", "joins", "distinct")):
         raise refuse(condition, "of a static table only columns can be looked for", "filter in a query around the join")
-    return [exp.EQ(this=value.copy(), expression=body(item).copy()) for value, item in zip(values, inner.expressions, strict=False)]
+    return [
+        exp.EQ(this=value.copy(), expression=body(item).copy())
+        for value, item in zip(values, inner.expressions, strict=False)
+    ]
 
 
 def _semi(
@@ -160,13 +165,14 @@ def _semi(
         plain = isinstance(node, exp.Column) and not node.table
         return exp.column(node.this.copy(), table=alias) if isinstance(node, exp.Column) and plain else node
 
-    bound = [exp.EQ(this=one.this, expression=one.expression.transform(mine)) if isinstance(one, exp.EQ) else one for one in on]
+    bound = [
+        exp.EQ(this=one.this, expression=one.expression.transform(mine)) if isinstance(one, exp.EQ) else one
+        for one in on
+    ]
     join = Join(condition, alias, table, how, bound)
     return join_table(queries.to, owner, scope, join, table.name, _uses(scope, None, alias))
 
 
 def _uses(scope: Scope, columns: tuple[str, ...] | None, alias: str = _ALIAS) -> Uses:
-    from headrace.jobs.sql.members import Uses
-
-    names = Scope(scope.rows, {**scope.sides, alias: Side(columns)})
+    names = Scope(scope.rows, {**scope.sides, alias: Side(columns)}, tables=scope.tables | {alias})
     return Uses(names, {alias: list(columns or ())}, frozenset(), frozenset())

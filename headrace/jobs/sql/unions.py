@@ -8,24 +8,42 @@ from dataclasses import replace
 from sqlglot import exp
 
 from headrace.jobs.sql.errors import refuse
-from headrace.jobs.sql.expressions import quoted
+from headrace.jobs.sql.expressions import body, is_star, name_of, quoted
 from headrace.jobs.sql.lowering import Lowering
 from headrace.jobs.sql.relations import Relation
 
 
 def branches_of(query: exp.Expr) -> list[exp.Expr]:
-    """The queries of a UNION ALL, those of inner ones too.
+    """The queries of a UNION ALL, those of inner ones too; what they select is named as in the first one.
 
     Raises:
-        SqlError: It is a UNION without ALL, or another set operation.
+        SqlError: It is a UNION without ALL, or another set operation; or they do not have as many columns.
     """
-    if isinstance(query, exp.Subquery) and not query.args.get("with_") and isinstance(query.this, exp.Union):
-        return branches_of(query.this)
-    if not isinstance(query, exp.Union) or query.args.get("with_") and query.parent is not None and isinstance(query.parent, exp.Union):
+    branches = _branches(query)
+    first = branches[0]
+    if not all(isinstance(one, exp.Select) and not any(map(is_star, one.expressions)) for one in branches):
+        return branches
+    names = [name_of(item) for item in first.expressions]
+    return [first, *(_renamed(one, names) for one in branches[1:])]
+
+
+def _branches(query: exp.Expr) -> list[exp.Expr]:
+    if isinstance(query, exp.Subquery) and isinstance(query.this, exp.Query):
+        return _branches(query.this)
+    if not isinstance(query, exp.Union) or (query.args.get("with_") and isinstance(query.parent, exp.Union)):
         return [query]
     if query.args.get("distinct"):
         raise refuse(query, "UNION is not supported", "write UNION ALL, and SELECT DISTINCT ... FROM (...) around it")
-    return [*branches_of(query.left), *branches_of(query.right)]
+    return [*_branches(query.left), *_branches(query.right)]
+
+
+def _renamed(query: exp.Expr, names: Sequence[str]) -> exp.Expr:
+    if len(query.expressions) != len(names):
+        raise refuse(query, f"UNION ALL of {len(names)} and {len(query.expressions)} columns", "give them as many")
+    made = query.copy()
+    items = [exp.alias_(body(item), name, quoted=True) for item, name in zip(made.expressions, names, strict=True)]
+    made.set("expressions", items)
+    return made
 
 
 def unite(to: Lowering, query: exp.Expr, owner: str, rows: Sequence[Relation]) -> Relation:
@@ -55,9 +73,7 @@ def _named(to: Lowering, query: exp.Expr, owner: str, first: Relation, rows: Rel
     if first.columns is None or rows.columns is None:
         return rows
     if len(rows.columns) != len(first.columns):
-        raise refuse(
-            query, f"UNION ALL of {len(first.columns)} and {len(rows.columns)} columns", "give them as many columns"
-        )
+        raise refuse(query, f"UNION ALL of {len(first.columns)} and {len(rows.columns)} columns", "give them as many")
     same = rows.columns == first.columns
     hidden = first.hidden and rows.time == first.time
     if same and rows.hidden == hidden:

@@ -1,0 +1,83 @@
+"""Queries in queries, conditions with queries, groups without aggregates: as DuckDB has them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.sql_jobs import check
+
+NESTED = {
+    "deep": """
+        WITH late AS (SELECT carrier, delay FROM flights WHERE delay > 5),
+             counted AS (SELECT carrier, count(*) AS n, sum(delay) AS total FROM late GROUP BY carrier)
+        SELECT c.carrier, c.n * 2 AS twice, (c.total + 1) % 7 AS odd
+        FROM (SELECT * FROM (SELECT carrier, n, total FROM counted WHERE n > 1)) AS c
+    """,
+    "aggregates of aggregates": """
+        SELECT q.n AS n, count(*) AS groups, sum(q.total) AS total
+        FROM (SELECT carrier, delay % 5 AS bucket, count(*) AS n, sum(delay) AS total FROM flights GROUP BY 1, 2) AS q
+        GROUP BY q.n
+    """,
+    "structs": """
+        SELECT origin.code AS code, f.origin.gate AS gate, count(*) AS n FROM flights AS f
+        GROUP BY origin.code, f.origin.gate
+    """,
+    "groups without aggregates": "SELECT carrier, delay % 3 AS third FROM flights GROUP BY carrier, delay % 3",
+    "distinct": "SELECT DISTINCT carrier, delay % 3 AS third FROM flights",
+    "aliases": """
+        SELECT upper(carrier) AS who, sum(coalesce(delay, 0)) AS total FROM flights GROUP BY who HAVING total > 10
+    """,
+    "filters": """
+        SELECT carrier, count(*) FILTER (WHERE delay > 3) AS late,
+               count(DISTINCT delay) FILTER (WHERE delay < 30) AS kinds, count(DISTINCT id % 10) AS digits,
+               avg(delay) FILTER (WHERE delay > 0) AS mean, max(delay) - min(delay) AS wide
+        FROM flights GROUP BY carrier
+    """,
+    "union all of groups below": """
+        SELECT kind, count(*) AS n, max("at") AS latest
+        FROM (SELECT 'f' AS kind, "at", delay AS x FROM flights UNION ALL SELECT 'a', "at", level FROM alerts) AS q
+        WHERE x > 1 GROUP BY kind
+    """,
+    "without groups": "SELECT count(*) AS n, sum(delay) AS total FROM flights WHERE carrier IN ('A', 'B')",
+    "case": """
+        SELECT id, CASE WHEN delay IS NULL THEN 'none' WHEN delay > 10 THEN 'late' ELSE 'ok' END AS how,
+               CASE carrier WHEN 'A' THEN 1 ELSE 2 END AS a,
+               CAST(delay AS DOUBLE) / 2 AS half, CAST(id AS VARCHAR) AS text
+        FROM flights
+    """,
+}
+
+CONDITIONS = {
+    "in": "SELECT id FROM flights WHERE carrier IN (SELECT carrier FROM alerts WHERE level > 3)",
+    "not in": "SELECT id FROM flights WHERE carrier NOT IN (SELECT carrier FROM alerts)",
+    "in of pairs": """
+        SELECT id FROM flights WHERE (carrier, delay) IN (SELECT carrier, level FROM alerts) AND id > 20
+    """,
+    "exists": """
+        SELECT f.id FROM flights AS f
+        WHERE EXISTS (SELECT 1 FROM alerts AS a WHERE a.carrier = f.carrier AND a.level = f.delay)
+    """,
+    "not exists": """
+        SELECT f.id FROM flights AS f
+        WHERE f.delay > 0 AND NOT EXISTS (SELECT * FROM alerts AS a WHERE a.carrier = f.carrier AND a.level > f.delay)
+    """,
+    "in a table": "SELECT id FROM flights WHERE carrier IN (SELECT carrier FROM airlines)",
+    "not in a table": """
+        SELECT id FROM flights AS f WHERE NOT EXISTS (SELECT 1 FROM airlines AS a WHERE a.carrier = f.carrier)
+    """,
+    "in groups": """
+        SELECT id FROM flights WHERE carrier IN (SELECT carrier FROM alerts GROUP BY carrier HAVING count(*) > 20)
+    """,
+}
+
+
+@pytest.mark.parametrize("name", NESTED)
+def test_queries_in_queries(name: str, tmp_path: Path) -> None:
+    check(NESTED[name], tmp_path)
+
+
+@pytest.mark.parametrize("name", CONDITIONS)
+def test_queries_in_conditions(name: str, tmp_path: Path) -> None:
+    check(CONDITIONS[name], tmp_path, fewest=0 if name == "not in" else 1)
