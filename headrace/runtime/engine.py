@@ -185,7 +185,7 @@ class Attempt:
         pushed = requests(self._graph, self._options.until, goes_on=not self._checkpoints.has_ended(self.head))
         for node in self._graph.sources():
             request = pushed[node.id]
-            segment = GraphSegment(node.id, self._graph, absent(self._graph, node.id, request.columns))
+            segment = GraphSegment(node.id, self._graph, absent(self._graph, node.id, request.columns or ()))
             reader = node.source.open(replace(request, compute=segment), positions.get(node.id))
             self._readers[node.id] = reader
             self._positions[node.id] = self._decided[node.id] = reader.position

@@ -96,3 +96,21 @@ def test_a_job_in_sql_gives_what_duckdb_gives(tmp_path: Path) -> None:
     assert sorted(totals.select(names).rows()) == sorted(wanted_totals.select(names).rows())
     assert hours.height > 20
     assert totals.height > 0
+
+
+def test_columns_on_the_way_that_nothing_needs_are_not_read(tmp_path: Path) -> None:
+    """A select that keeps what a later one leaves out: rows come without it, and operators still find it."""
+    pl.DataFrame({"carrier": ["A", "B"], "delay": [1, 2], "more": [3, 4]}).write_parquet(tmp_path / "flights.parquet")
+    job = {
+        "name": "narrow",
+        "sources": {"flights": {"history": {"parquet": str(tmp_path / "flights.parquet")}}},
+        "steps": [
+            {"select": ["carrier", "more"]},
+            {"select": ["carrier"]},
+            {"aggregate": {"by": "carrier", "aggregate": {"n": "count(*)"}}},
+        ],
+        "sinks": [{"iceberg": {"table": "local.ns.out", "create": True, "changes": "append"}}],
+    }
+    config = load_config(state_path=tmp_path / "state", cwd=tmp_path)
+    result = run_job(parse_job(job), config, RunOptions("caught-up"), SilentObserver(), StopSignal())
+    assert result.records == 2

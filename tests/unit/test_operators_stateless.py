@@ -10,7 +10,7 @@ from headrace.kernel import columns
 from headrace.kernel.errors import SpecError
 from headrace.kernel.protocols import Determinism
 from operators.segment import output_schema
-from operators.stateless import Apply, Filter, Select, WithColumns
+from operators.stateless import Apply, Drop, Filter, Select, WithColumns
 
 FRAME = pl.DataFrame({"a": [1, None, 3], "b": ["x", "y", "z"]})
 
@@ -94,3 +94,11 @@ def test_snp_04_no_rows_stay_no_rows_with_their_types() -> None:
         found = step.apply(empty).collect()
         assert found.height == 0
         assert found.schema == output_schema(step, FRAME.schema)
+
+
+def test_drop_leaves_columns_out() -> None:
+    rows = pl.LazyFrame({"a": [1], "b": [2], "c": [3]})
+    assert Drop("d", ["a", "c"]).apply(rows).collect().columns == ["b"]
+    assert Drop("d", ["a"]).determinism is Determinism.EXACT
+    with pytest.raises(SpecError, match="leaves no column out"):
+        Drop("d", [])
