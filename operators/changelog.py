@@ -62,6 +62,11 @@ class ChangelogNormalize(UntimedOperator):
         """What the state depends on, as text that people can compare; types are checked when it is opened."""
         return f"changelog by {', '.join(self.key)}"
 
+    @property
+    def key_columns(self) -> Sequence[str]:
+        """See :class:`headrace.kernel.protocols.StatefulOperator`."""
+        return self.key
+
     def partial(self, rows: pl.LazyFrame) -> pl.LazyFrame:
         """The newest version of each key, with its order and whether it is a deletion.
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import polars as pl
 
-from headrace.kernel.protocols import Json, OperatorState
+from headrace.kernel.protocols import COUNTS, Json, OperatorState
 from operators.event_time import passed
 
 
@@ -29,7 +29,7 @@ class ClosedTime:
         self._counts = {"dropped_late": 0, "null_event_time": 0}
         if state is not None:
             self.at = state.values["closed"]
-            self._counts = {name: int(state.values[name]) for name in self._counts}
+            self._counts = {name: int(state.values[COUNTS][name]) for name in self._counts}
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -39,7 +39,7 @@ class ClosedTime:
     @property
     def values(self) -> Mapping[str, Json]:
         """The values to keep in the operator's state."""
-        return {"closed": self.at, **self._counts}
+        return {"closed": self.at, COUNTS: dict(self._counts)}
 
     def reached(self, watermark: int) -> int:
         """Where time would be closed with a watermark."""

@@ -96,6 +96,11 @@ class Dedup:
         """See :class:`headrace.kernel.protocols.StatefulOperator`."""
         return (MAIN, LATE)
 
+    @property
+    def key_columns(self) -> Sequence[str]:
+        """See :class:`headrace.kernel.protocols.StatefulOperator`."""
+        return self.by
+
     def partial(self, rows: pl.LazyFrame) -> pl.LazyFrame:
         """The row to keep of each key, or of each bucket of one ttl's length; with its rows' first and last time.
 

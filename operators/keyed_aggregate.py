@@ -83,6 +83,11 @@ class KeyedAggregate(UntimedOperator):
         """What the state depends on, as text that people can compare; types are checked when it is opened."""
         return f"running aggregate by {', '.join(self.by) or 'nothing'}, state {state_of(self._wanted)}"
 
+    @property
+    def key_columns(self) -> Sequence[str]:
+        """See :class:`headrace.kernel.protocols.StatefulOperator`."""
+        return self.by
+
     def partial(self, rows: pl.LazyFrame) -> pl.LazyFrame:
         """Partials: key columns and state columns; over a changelog the values that must be kept, too.
 

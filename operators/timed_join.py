@@ -64,6 +64,11 @@ class TimedJoin:
         late = self.allowed_lateness_us
         return f", allowed lateness {format_duration_us(late)}" if late else ""
 
+    @property
+    def key_columns(self) -> Sequence[str]:
+        """See :class:`headrace.kernel.protocols.StatefulOperator`."""
+        return self.sides.keys
+
     def partial(self, rows: pl.LazyFrame) -> pl.LazyFrame:
         """The tagged rows that are not late."""
         late = self._late(rows)

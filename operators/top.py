@@ -100,6 +100,11 @@ class TopN:
         size = self.size_us or 1
         return Slices(size, size, 0, Utc())
 
+    @property
+    def key_columns(self) -> Sequence[str]:
+        """See :class:`headrace.kernel.protocols.StatefulOperator`."""
+        return self._keys
+
     def partial(self, rows: pl.LazyFrame) -> pl.LazyFrame:
         """The first N rows of each window and key in a batch; rows without event time have a null window.
 

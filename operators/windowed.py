@@ -160,6 +160,11 @@ class WindowOperator(ABC):
         """See :class:`headrace.kernel.protocols.StatefulOperator`."""
         return (MAIN, LATE)
 
+    @property
+    def key_columns(self) -> Sequence[str]:
+        """See :class:`headrace.kernel.protocols.StatefulOperator`."""
+        return self.by
+
     def partial(self, rows: pl.LazyFrame) -> pl.LazyFrame:
         """Partials: key columns, columns of the window, state columns. Rows without event time have a null window.
 

@@ -123,6 +123,10 @@ def run_command(
         list[str] | None,
         typer.Option("--drop-state", metavar="ID", help="Let this operator begin empty, once; repeatable."),
     ] = None,
+    parallelism: Annotated[
+        int | None,
+        typer.Option("--parallelism", min=1, max=256, help="Instances of each step with state and a key, this time."),
+    ] = None,
     config: ConfigOption = None,
     state: StateOption = None,
     debug: DebugOption = False,
@@ -132,7 +136,7 @@ def run_command(
     from headrace.cli.run_job import run_file
 
     settings = Settings(config, state, debug=debug, json_logs=json_logs)
-    run_file(job, settings, until, on_end.value, on_stop.value, drop_state or ())
+    run_file(job, settings, until, on_end.value, on_stop.value, drop_state or (), parallelism)
 
 
 @app.command()

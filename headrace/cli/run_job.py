@@ -26,14 +26,20 @@ if TYPE_CHECKING:
 
 
 def run_file(
-    path: Path, settings: Settings, until: str | None, on_end: str, on_stop: str, drop_state: Sequence[str] = ()
+    path: Path,
+    settings: Settings,
+    until: str | None,
+    on_end: str,
+    on_stop: str,
+    drop_state: Sequence[str] = (),
+    parallelism: int | None = None,
 ) -> None:
     """Run the job in a file.
 
     Raises:
         HeadraceError: Of any kind; the job goes on from its last checkpoint when it is run again.
     """
-    run_spec(load_job(path), settings.load(), settings, until, on_end, on_stop, drop_state)
+    run_spec(load_job(path), settings.load(), settings, until, on_end, on_stop, drop_state, parallelism)
 
 
 def run_spec(
@@ -44,6 +50,7 @@ def run_spec(
     on_end: str,
     on_stop: str = "suspend",
     drop_state: Sequence[str] = (),
+    parallelism: int | None = None,
 ) -> None:
     """Run a job.
 
@@ -53,7 +60,7 @@ def run_spec(
     set_up_logging(as_json=settings.json_logs)
     end = parse_until(until)
     check_until(end, SystemClock().now_us())
-    options = RunOptions(end, cast("OnEnd", on_end))
+    options = RunOptions(end, cast("OnEnd", on_end), parallelism)
     stop = StopSignal()
     with _observed(spec.name, settings) as (observer, told), graceful_stop(stop, told, drain=on_stop == "drain"):
         result = run_job(spec, config, options, observer, stop, drop_state=drop_state)

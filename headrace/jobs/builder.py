@@ -48,6 +48,7 @@ class Job:
     _sinks: Sequence[Section] = field(default=(), init=False)
     _checkpoint: Section = field(default_factory=dict, init=False)
     _state: Section = field(default_factory=dict, init=False)
+    _parallelism: int | None = field(default=None, init=False)
     _sql: str | None = field(default=None, init=False)
 
     def source(
@@ -331,6 +332,10 @@ class Job:
         """Say how much memory keyed state may take, and in which folder of a local disk the rest is kept."""
         return self._with(_state={**self._state, **_given(memory=memory, dir=dir)})
 
+    def parallelism(self, instances: int) -> Job:
+        """Say in how many instances steps with state and a key run."""
+        return self._with(_parallelism=instances)
+
     def spec(self) -> JobSpec:
         """The checked spec.
 
@@ -343,6 +348,7 @@ class Job:
             | {"sources": dict(self._sources), "tables": dict(self._tables)}
             | {"steps": list(self._steps), "sinks": list(self._sinks), "checkpoint": dict(self._checkpoint)}
             | ({"state": dict(self._state)} if self._state else {})
+            | _given(parallelism=self._parallelism)
         )
 
     def _step(self, section: dict[str, Any], step_id: str | None, from_: str | None) -> Job:
@@ -350,7 +356,7 @@ class Job:
 
     def _with(self, **changes: Any) -> Job:
         job = replace(self)
-        for name in ("_sources", "_tables", "_steps", "_sinks", "_checkpoint", "_state", "_sql"):
+        for name in ("_sources", "_tables", "_steps", "_sinks", "_checkpoint", "_state", "_parallelism", "_sql"):
             object.__setattr__(job, name, changes.get(name, getattr(self, name)))
         return job
 

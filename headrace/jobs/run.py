@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from headrace.jobs.compile import compile_job
 from headrace.jobs.config import Config
@@ -43,4 +44,5 @@ def run_job(
     store = open_store(job.store, config.object_stores)
     if drop_state:
         state_fit.drop_state(job, store, drop_state)
+    options = replace(options, parallelism=options.parallelism or job.spec.parallelism)
     return restarts.run(job, store, job.policy, options, observer, stop, clock, JobLeases(job, clock), job.state)

@@ -29,6 +29,7 @@ from headrace.jobs.values import (
     lasting,
 )
 from headrace.kernel.errors import SpecError
+from headrace.kernel.keyed import GROUPS
 
 # --------------------------------------------------------------------------------------------------------- sources
 
@@ -362,6 +363,9 @@ class JobSpec(SpecModel):
     sinks: tuple[Sink, ...] = Field(min_length=1)
     checkpoint: CheckpointSpec = Field(default_factory=CheckpointSpec)
     state: StateSpec = Field(default_factory=StateSpec)
+    parallelism: Annotated[int, Field(ge=1, le=GROUPS)] = Field(
+        default=1, description="Instances of each step with state and a key; may change from run to run."
+    )
     delivery: Delivery = "exactly-once"
 
     _places: dict[Path, str] = PrivateAttr(default_factory=dict)

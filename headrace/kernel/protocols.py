@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, runtime_checkable
 
 if TYPE_CHECKING:
     import polars as pl
@@ -195,14 +195,19 @@ class Transform(Protocol):
         """Rows in, rows out. Pure; called for each batch, and once on an empty frame to probe the plan."""
 
 
+COUNTS: Final = "counts"
+"""The name in :attr:`OperatorState.values` of whole numbers by name, which several instances add up."""
+
+
 @dataclass(frozen=True, slots=True)
 class OperatorState:
     """A stateful operator's state at a barrier.
 
     Attributes:
         version: Of the layout of values and frames; an operator reads its own older versions.
-        values: Small values.
-        frames: Frames, written whole at each barrier.
+        values: Small values. Beside :data:`COUNTS`, which are added up, those of an operator with a key are the same in
+            all of its instances; of marks that differ, as after a drain, the highest holds for all.
+        frames: Frames, written whole at each barrier; those of an operator with a key have its key columns.
         keyed: By the layout's name, what :meth:`OperatorContext.keyed` has given; only changes are written.
     """
 
@@ -276,6 +281,14 @@ class StatefulOperator(Protocol):
     @property
     def ports(self) -> Sequence[str]:
         """Output ports; ``main`` first."""
+
+    @property
+    def key_columns(self) -> Sequence[str]:
+        """Columns of the partials that are the key: rows of different keys never meet in the operator.
+
+        The operator then runs as several instances, each for some of the keys (:mod:`headrace.runtime.exchange`). None:
+        as one instance only.
+        """
 
     def partial(self, rows: pl.LazyFrame) -> pl.LazyFrame:
         """The stateless part: rows in (late ones included), partials of the rows that are not late out.

@@ -31,6 +31,7 @@ from headrace.kernel.protocols import (
     SourceReader,
 )
 from headrace.runtime.dataflow import Dataflow
+from headrace.runtime.exchange import Workers
 from headrace.runtime.first_segment import GraphSegment
 from headrace.runtime.job import CheckpointPolicy, Leases, Program, RunOptions
 from headrace.runtime.observer import EpochReport, Event, Level, Observer, Phase, StopSignal
@@ -96,6 +97,7 @@ class Attempt:
         self._meter = meter
         self._leases = leases
         self._state = StateBackend(state)
+        self._workers = Workers(options.parallelism or 1)
         self._leased = float("-inf")
         self.epoch = record.epoch if record else 0
         self.epochs_done = 0
@@ -150,7 +152,8 @@ class Attempt:
         saved = self._checkpoints.restore(record, self._state.runs) if record else {}
         states = {name: operator.state for name, operator in saved.items()}
         schemas = resolve(self._graph)
-        self._flow = Dataflow(self._graph, schemas, open_operators(self._graph, schemas, states, record, self._state))
+        operators = open_operators(self._graph, schemas, states, record, self._state, self._workers)
+        self._flow = Dataflow(self._graph, schemas, operators)
         decided = record.epoch if record else None
         restored = record is not None and record.lineage != self.head.lineage
         context = SinkContext(self._program.uid, self.head.lineage, self._blobs, decided, restored)
@@ -378,6 +381,7 @@ class Attempt:
             for pump in self._pumps.values():
                 closing.callback(pump.close)
             closing.callback(self._state.close)
+            closing.callback(self._workers.close)
 
     def _keep_leases(self, *, decided: bool) -> None:
         """Of the decided positions: what has been read since may be read again."""

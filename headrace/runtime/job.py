@@ -99,17 +99,19 @@ class CheckpointPolicy:
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """How one run of a job ends.
+    """How one run of a job goes, and how it ends.
 
     Attributes:
         until: ``caught-up`` ends at the end offsets seen at the start, a time at the first records at or after it;
             None runs until it is stopped.
         on_end: At that end, ``drain`` fires what operators hold (the job is finished then, if it has state),
             ``suspend`` keeps it in the checkpoint.
+        parallelism: Instances of each operator with a key; None: as the job says. It may differ from run to run.
     """
 
     until: Until | None = None
     on_end: OnEnd = "drain"
+    parallelism: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from uuid import uuid4
 
 from headrace.kernel.errors import GraphChangedError, NotFoundError
 from headrace.kernel.protocols import OperatorInstance, OperatorState
+from headrace.runtime.exchange import Workers, open_operator
 from headrace.runtime.graph import Graph
 from headrace.runtime.job import Program
 from headrace.runtime.schemas import Schemas
@@ -46,6 +47,7 @@ def open_operators(
     states: Mapping[str, OperatorState],
     record: Checkpoint | None,
     backend: StateBackend,
+    workers: Workers,
 ) -> dict[str, OperatorInstance]:
     """Open every stateful operator, by id, with its state.
 
@@ -57,7 +59,7 @@ def open_operators(
     for node in graph.stateful():
         try:
             context = backend.context(f"operator {node.id!r}", states.get(node.id))
-            opened[node.id] = node.operator.open(schemas.partials[node.id], context)
+            opened[node.id] = open_operator(node.operator, schemas.partials[node.id], context, workers)
         except GraphChangedError as error:
             errors[node.id] = error
     if record is not None:

@@ -31,7 +31,7 @@ _LOCK: Final = "lock"
 
 
 class RunFolder:
-    """Writes and maps run files. Used by one thread; makes nothing on disk before it is needed.
+    """Writes and maps run files; makes nothing on disk before it is needed. Once open, threads may share it.
 
     Args:
         parent: Where; None: the system's folder for temporary files.
