@@ -8,7 +8,8 @@ import polars as pl
 
 from headrace.kernel.errors import SpecError
 from operators import partials
-from operators.aggregates import Aggregate, Kind, aggregate
+from operators.aggregate_text import aggregate
+from operators.aggregates import Aggregate, Kind
 from operators.errors import column_not_found, planning
 
 
@@ -53,14 +54,15 @@ def build_all(
     Raises:
         SpecError: An argument does not fit the columns, or its type does not go with the aggregate.
     """
-    arguments = {name: one.argument.expr for name, one in wanted.items() if one.argument}
-    deciding = {name: one.by.expr for name, one in wanted.items() if one.by}
+    leaves = dict(leaf for name, one in wanted.items() for leaf in one.leaves(name))
+    arguments = {name: one.argument.expr for name, one in leaves.items() if one.argument}
+    deciding = {name: one.by.expr for name, one in leaves.items() if one.by}
     with planning(where, schema.names()):
         rows = pl.LazyFrame(schema=schema)
         types = rows.select(**arguments).collect_schema()
         by_types = rows.select(**deciding).collect_schema()
     build = partials.build(Aggregate(Kind.COUNT), "", None, where)
-    for name, one in wanted.items():
+    for name, one in leaves.items():
         build |= partials.build(one, name, types.get(name), where, by_type=by_types.get(name), order=order)
     return build
 

@@ -17,13 +17,19 @@ the order of rows nor on how they are cut into batches. How they are split stand
   of several such rows the first; ``arg_max`` takes the last. Rows in which x or y is null, or y NaN, are left out.
 * ``count(distinct x)``, ``list``, ``median`` and ``quantile(x, q)`` hold every (distinct) value of a group in the
   state. Quantiles are those of all values, linear between two of them (``percentile_cont``).
+* ``var_pop``, ``var_samp``, ``stddev_pop``, ``stddev_samp``, ``covar_pop``, ``covar_samp`` and ``corr`` are those of
+  exact sums and exact sums of products (:mod:`operators.moments`).
+* ``bool_and`` and ``bool_or`` are ``min`` and ``max`` of booleans. ``any_value`` is ``min``: not up to order.
+  ``string_agg(x, ', ')`` joins what ``list`` gives.
+* ``approx_count_distinct`` is HyperLogLog (:mod:`operators.sketches`): exact under merging, so that it is the same
+  however rows are cut.
+* ``… filter (where c)`` counts only rows for which c is true: the others count as null.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
@@ -33,9 +39,7 @@ from headrace.kernel.errors import SpecError
 from headrace.kernel.protocols import Determinism
 from operators.determinism import weakest
 from operators.errors import EXPRESSION_INVALID
-from operators.expressions import RowExpression, row_expression, split_arguments
-
-_CALL: Final = re.compile(r"\s*([A-Za-z_]\w*)\s*\((.*)\)\s*", re.DOTALL)
+from operators.expressions import Expression, RowExpression, row_expression
 
 
 class Kind(StrEnum):
@@ -53,18 +57,25 @@ class Kind(StrEnum):
     ARG_MAX = "arg_max"
     LIST = "list"
     QUANTILE = "quantile"
+    ALL = "bool_and"
+    ANY = "bool_or"
+    JOINED = "string_agg"
+    APPROXIMATE = "approx_count_distinct"
+    VAR_POP = "var_pop"
+    VAR_SAMP = "var_samp"
+    STDDEV_POP = "stddev_pop"
+    STDDEV_SAMP = "stddev_samp"
+    COVAR_POP = "covar_pop"
+    COVAR_SAMP = "covar_samp"
+    CORR = "corr"
+    COMBINED = "combined"
 
 
-_NAMES: Final[Mapping[str, Kind]] = {
-    **{kind.value: kind for kind in Kind if kind is not Kind.DISTINCT},
-    "mean": Kind.MEAN,
-    "array_agg": Kind.LIST,
-}
-_PAIRS: Final = frozenset({Kind.ARG_MIN, Kind.ARG_MAX})
-_SUPPORTED: Final = (
-    "count(*), count(x), count(distinct x), sum(x), min(x), max(x), avg(x), median(x), quantile(x, 0.9), "
-    "first(x), last(x), list(x), arg_min(x, y), arg_max(x, y)"
-)
+ARGS: Final = frozenset({Kind.ARG_MIN, Kind.ARG_MAX})
+COVARIANCES: Final = frozenset({Kind.COVAR_POP, Kind.COVAR_SAMP, Kind.CORR})
+VARIANCES: Final = frozenset({Kind.VAR_POP, Kind.VAR_SAMP, Kind.STDDEV_POP, Kind.STDDEV_SAMP})
+PAIRS: Final = ARGS | COVARIANCES
+"""Kinds of two arguments."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,23 +85,34 @@ class Aggregate:
     Attributes:
         kind: What is computed.
         argument: Of which row expression; None for ``count(*)``.
-        by: What decides which row's argument it is, for ``arg_min`` and ``arg_max``.
+        by: What decides which row's argument it is, for ``arg_min`` and ``arg_max``; the second variable of a
+            covariance or correlation.
         fraction: Which quantile, from 0 to 1.
+        separator: What stands between joined texts.
+        parts: What a combined aggregate is made of, by name.
+        finish: Its result, of the results of its parts.
     """
 
     kind: Kind
     argument: RowExpression | None = None
     by: RowExpression | None = None
     fraction: float | None = None
+    separator: str | None = None
+    parts: Mapping[str, Aggregate] = field(default_factory=dict)
+    finish: Callable[[Mapping[str, pl.Expr]], pl.Expr] | None = None
 
     @property
     def text(self) -> str:
         """Its canonical text, e.g. ``sum(delay)``."""
         if self.kind is Kind.DISTINCT and self.argument:
             return f"count(distinct {self.argument.source.strip()})"
+        if self.kind is Kind.COMBINED:
+            return f"combined({', '.join(f'{name} = {part.text}' for name, part in self.parts.items())})"
         given = [expr.source.strip() for expr in (self.argument, self.by) if expr]
         if self.fraction is not None:
             given.append(str(self.fraction))
+        if self.separator is not None:
+            given.append("'" + self.separator.replace("'", "''") + "'")
         return f"{self.kind}({', '.join(given) or '*'})"
 
     def key(self, output: str) -> str:
@@ -105,7 +127,31 @@ class Aggregate:
     @property
     def determinism(self) -> Determinism:
         """``EXACT``, unless an argument is not."""
-        return weakest(expr.determinism for expr in (self.argument, self.by) if expr)
+        own = [expr.determinism for expr in (self.argument, self.by) if expr]
+        return weakest([*own, *(part.determinism for part in self.parts.values())])
+
+    def leaves(self, output: str) -> Iterator[tuple[str, Aggregate]]:
+        """What it is computed of, by name: itself, or the leaves of a combined aggregate's parts."""
+        if self.kind is not Kind.COMBINED:
+            yield output, self
+        for name, part in self.parts.items():
+            yield from part.leaves(f"{output}.{name}")
+
+    def where(self, predicate: Expression) -> Aggregate:
+        """The same of those rows only for which ``predicate`` is true: ``FILTER (WHERE predicate)``.
+
+        Raises:
+            SpecError: The predicate is no row expression.
+        """
+        if self.kind is Kind.COMBINED:
+            return replace(self, parts={name: part.where(predicate) for name, part in self.parts.items()})
+        wanted, argument = row_expression(predicate, f"aggregate {self.kind}"), self.argument
+        if wanted.is_text and (argument is None or argument.is_text):
+            value = argument.source.strip() if argument else "1"
+            chosen = f"case when ({wanted.source.strip()}) then ({value}) end"
+            return replace(self, argument=row_expression(chosen, f"aggregate {self.kind}"))
+        kept = pl.when(wanted.expr).then(argument.expr if argument else 1)
+        return replace(self, argument=row_expression(kept, f"aggregate {self.kind}"))
 
 
 def count(argument: str | pl.Expr | None = None) -> Aggregate:
@@ -174,39 +220,77 @@ def quantile(argument: str | pl.Expr, fraction: float) -> Aggregate:
         SpecError: The fraction lies outside.
     """
     return Aggregate(
-        Kind.QUANTILE, row_expression(argument, "aggregate quantile"), fraction=_fraction(str(fraction), "aggregate")
+        Kind.QUANTILE, row_expression(argument, "aggregate quantile"), fraction=fraction_of(str(fraction), "aggregate")
     )
 
 
-def aggregate(written: str | Aggregate, where: str) -> Aggregate:
-    """Read an aggregate from SQL text; the arguments are any row expressions.
+def all_true(argument: str | pl.Expr) -> Aggregate:
+    """Whether it is true for every row in which it is not null. Boolean."""
+    return Aggregate(Kind.ALL, row_expression(argument, "aggregate bool_and"))
+
+
+def any_true(argument: str | pl.Expr) -> Aggregate:
+    """Whether it is true for one row at least. Boolean."""
+    return Aggregate(Kind.ANY, row_expression(argument, "aggregate bool_or"))
+
+
+def joined(argument: str | pl.Expr, separator: str = ",") -> Aggregate:
+    """The values as text in the order of their rows, with a separator between them; null when there is none."""
+    return Aggregate(Kind.JOINED, row_expression(argument, "aggregate string_agg"), separator=separator)
+
+
+def approx_count_distinct(argument: str | pl.Expr) -> Aggregate:
+    """About how many different values there are (HyperLogLog, :mod:`operators.sketches`). Int64."""
+    return Aggregate(Kind.APPROXIMATE, row_expression(argument, "aggregate approx_count_distinct"))
+
+
+def variance(argument: str | pl.Expr, *, population: bool = False) -> Aggregate:
+    """The variance of a sample (null for fewer than two values), or of a population. Float64."""
+    return Aggregate(Kind.VAR_POP if population else Kind.VAR_SAMP, row_expression(argument, "aggregate variance"))
+
+
+def stddev(argument: str | pl.Expr, *, population: bool = False) -> Aggregate:
+    """The root of :func:`variance`. Float64."""
+    kind = Kind.STDDEV_POP if population else Kind.STDDEV_SAMP
+    return Aggregate(kind, row_expression(argument, "aggregate stddev"))
+
+
+def covariance(argument: str | pl.Expr, other: str | pl.Expr, *, population: bool = False) -> Aggregate:
+    """The covariance over rows in which both are known, of a sample or of a population. Float64."""
+    kind, where = Kind.COVAR_POP if population else Kind.COVAR_SAMP, "aggregate covariance"
+    return Aggregate(kind, row_expression(argument, where), row_expression(other, where))
+
+
+def correlation(argument: str | pl.Expr, other: str | pl.Expr) -> Aggregate:
+    """Pearson's correlation over rows in which both are known; null where one of them does not vary. Float64."""
+    return Aggregate(Kind.CORR, row_expression(argument, "aggregate corr"), row_expression(other, "aggregate corr"))
+
+
+def combined(parts: Mapping[str, Aggregate], finish: Callable[[Mapping[str, pl.Expr]], pl.Expr]) -> Aggregate:
+    """Any aggregation that can be split: partial ones that can be merged, and a final expression over their results.
+
+    For example a weighted mean: ``combined({"value": total("price * size"), "size": total("size")},
+    lambda part: part["value"] / part["size"])``.
+
+    Args:
+        parts: Aggregates, by name.
+        finish: Of the results of the parts, by name, the result: an expression over one row of them.
 
     Raises:
-        SpecError: It is none of the supported ones, or its argument is no row expression.
+        SpecError: There is no part, or ``finish`` looks at more than one row.
     """
-    if isinstance(written, Aggregate):
-        return written
-    match = _CALL.fullmatch(written)
-    name = match[1].lower() if match else ""
-    kind = Kind.QUANTILE if name == "median" else _NAMES.get(name)
-    given = split_arguments(match[2]) if match else None
-    if kind is None or not given:
-        raise _unsupported(written, where)
-    if kind is Kind.COUNT and given in (["*"], [""]):
-        return Aggregate(Kind.COUNT)
-    wanted = 2 if kind in _PAIRS or name == "quantile" else 1
-    word, _, rest = given[0].partition(" ")
-    if kind is Kind.COUNT and word.lower() == "distinct":
-        kind, given, word = Kind.DISTINCT, [rest.strip(), *given[1:]], ""
-    if len(given) != wanted or not all(given) or word.lower() in {"distinct", "all"}:
-        raise _unsupported(written, where)
-    argument = row_expression(given[0], where)
-    if kind is Kind.QUANTILE:
-        return Aggregate(kind, argument, fraction=0.5 if name == "median" else _fraction(given[1], where))
-    return Aggregate(kind, argument, row_expression(given[1], where) if kind in _PAIRS else None)
+    if not parts:
+        raise SpecError("a combined aggregate has no parts", hint="give at least one", code=EXPRESSION_INVALID)
+    row_expression(finish({name: pl.col(name) for name in parts}), "aggregate combined")
+    return Aggregate(Kind.COMBINED, parts=dict(parts), finish=finish)
 
 
-def _fraction(text: str, where: str) -> float:
+def fraction_of(text: str, where: str) -> float:
+    """A number from 0 to 1.
+
+    Raises:
+        SpecError: It is none.
+    """
     try:
         fraction = float(text)
     except ValueError:
@@ -216,12 +300,3 @@ def _fraction(text: str, where: str) -> float:
             f"{where}: {text!r} is no fraction", hint="a quantile is a number from 0 to 1", code=EXPRESSION_INVALID
         )
     return fraction
-
-
-def _unsupported(written: str, where: str) -> SpecError:
-    return SpecError(
-        f"{where}: {written!r} is not an aggregate that is supported",
-        detail=f"supported: {_SUPPORTED}; x is any expression over one row",
-        hint="compute with results in a with_columns step behind the window",
-        code=EXPRESSION_INVALID,
-    )

@@ -102,7 +102,7 @@ class KeyedAggregate(UntimedOperator):
             linear = {name for name in state if partials.is_linear(name)}
             values = {f"{_VALUE}{name}": made[name] for name in state.keys() - linear}
             made = {name: expr for name, expr in made.items() if name not in state or name in linear}
-            state = {name: _weighted(name, state[name]) for name in linear}
+            state = {name: partials.weighted(name, state[name]) for name in linear}
         keys = {name: partials.one_zero(pl.col(name), schema[name]) for name in self.by} or {_ALL: pl.lit(0, pl.Int8)}
         # Not select: over literals alone it would lose the number of rows.
         return rows.with_columns(**keys, **made, **values).group_by(*keys, *values).agg(**state)
@@ -171,16 +171,6 @@ class KeyedAggregateInstance(UntimedInstance):
         names = [name for name in both.columns if name != columns.WEIGHT]
         changes = both.group_by(names).agg(pl.col(columns.WEIGHT).sum()).filter(pl.col(columns.WEIGHT) != 0)
         return {MAIN: changes.sort(*operator.by, columns.WEIGHT, nulls_last=False)} if changes.height else {}
-
-
-def _weighted(name: str, built: pl.Expr) -> pl.Expr:
-    """A linear reduction, over rows that count as often as they weigh."""
-    weight = pl.col(columns.WEIGHT)
-    if name == ROWS:
-        return weight.sum()
-    value = pl.col(*built.meta.root_names())
-    counted = value.is_not_null().cast(columns.WEIGHT_TYPE) if name.startswith("count:") else value
-    return (weight * counted).sum()
 
 
 def _values(partials: pl.DataFrame) -> list[str]:

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 import polars as pl
 
+from headrace.kernel import columns
 from headrace.kernel.errors import SpecError
-from operators.aggregates import Aggregate, Kind
+from operators import moments, sketches
+from operators.aggregates import COVARIANCES, VARIANCES, Aggregate, Kind
 
 ROWS: Final = "rows:"
 """State column of every group: how many rows it stands for. Int64."""
@@ -23,22 +26,26 @@ _BY: Final = "by"
 _COARSE: Final = 2.0**20
 _FINE: Final = 2.0**116
 _LIMIT: Final = 2.0**77
+_STATE: Final[Mapping[Kind, Kind]] = {Kind.ALL: Kind.MIN, Kind.ANY: Kind.MAX, Kind.JOINED: Kind.LIST}
+"""Kinds that hold what another one holds."""
 
 
 def needs(wanted: Aggregate, output: str) -> set[str]:
     """The state that an aggregate needs, whatever the argument's type; part of an operator's fingerprint."""
-    key = wanted.key(output)
-    if wanted.argument is None:
-        return {ROWS}
-    match wanted.kind:
-        case Kind.COUNT:
-            return {f"count:{key}"}
-        case Kind.SUM | Kind.MEAN:
-            return {f"count:{key}", f"sum:{key}"}
-        case Kind.QUANTILE:
-            return {f"values:{key}"}
-        case _:
-            return {f"{wanted.kind}:{key}"}
+    return set().union(*(_needs(leaf, leaf.key(name)) for name, leaf in wanted.leaves(output)))
+
+
+def _needs(wanted: Aggregate, key: str) -> set[str]:
+    if wanted.kind in VARIANCES | COVARIANCES:
+        return set(moments.columns(key, wanted.kind))
+    names = {
+        Kind.COUNT: {f"count:{key}" if wanted.argument else ROWS},
+        Kind.SUM: {f"count:{key}", f"sum:{key}"},
+        Kind.MEAN: {f"count:{key}", f"sum:{key}"},
+        Kind.QUANTILE: {f"values:{key}"},
+        Kind.APPROXIMATE: {f"{sketches.CODES}:{key}"},
+    }
+    return names.get(wanted.kind) or {f"{_STATE.get(wanted.kind, wanted.kind)}:{key}"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,14 +85,18 @@ def build(
         return Build(state={ROWS: pl.len().cast(pl.Int64)})
     key, value = wanted.key(output), wanted.argument.expr
     where = f"{where}: {wanted.text}"
+    if wanted.kind in VARIANCES | COVARIANCES:
+        for given in (dtype, by_type or dtype):
+            _check_number(given, where)
+        return Build(moments.rows(key, wanted), moments.state(key, wanted.kind))
     match wanted.kind:
         case Kind.COUNT:
-            return _counted(f"count:{key}", key, value)
-        case Kind.MIN | Kind.MAX:
-            return _extreme(f"{wanted.kind}:{key}", value, dtype, where)
+            made = _counted(f"count:{key}", key, value)
+        case Kind.MIN | Kind.MAX | Kind.ALL | Kind.ANY:
+            made = _extreme(wanted.kind, key, value, dtype, where)
         case Kind.SUM | Kind.MEAN:
-            return _float_sum(key, value) if dtype.is_float() else _sum(key, value, dtype, where)
-        case Kind.DISTINCT | Kind.QUANTILE:
+            made = _float_sum(key, value) if dtype.is_float() else _sum(key, value, dtype, where)
+        case Kind.DISTINCT | Kind.QUANTILE | Kind.APPROXIMATE:
             made = _held(wanted, key, value, dtype, where)
         case _:
             made = _ordered(wanted, key, value, dtype, by_type, order, where)
@@ -105,6 +116,7 @@ def reduction(name: str) -> pl.Expr:
         "list": lambda: column.explode().drop_nulls(),
         "values": lambda: column.explode().drop_nulls(),
         "distinct": lambda: column.explode().drop_nulls().unique(),
+        "codes": lambda: sketches.largest(column.explode().drop_nulls()),
     }
     return merged.get(name.partition(":")[0], column.sum)()
 
@@ -116,6 +128,8 @@ def building(name: str) -> pl.Expr:
             return pl.col(name).drop_nulls()
         case "distinct":
             return pl.col(name).drop_nulls().unique()
+        case "codes":
+            return sketches.largest(pl.col(name).drop_nulls())
         case _:
             return reduction(name)
 
@@ -123,6 +137,17 @@ def building(name: str) -> pl.Expr:
 def is_linear(name: str) -> bool:
     """Whether a state column is a sum over rows, so that a row can be taken back."""
     return name.partition(":")[0] in {"rows", "count", "sum", "coarse", "fine", "beyond"}
+
+
+def weighted(name: str, built: pl.Expr) -> pl.Expr:
+    """What builds a linear state column, over rows that count as often as they weigh (``_weight``)."""
+    weight = pl.col(columns.WEIGHT)
+    if name == ROWS:
+        return weight.sum()
+    if name.startswith("count:"):
+        return (weight * pl.col(*built.meta.root_names()).is_not_null().cast(columns.WEIGHT_TYPE)).sum()
+    (value,) = built.meta.pop()
+    return (weight * value).sum()
 
 
 def reductions(names: Iterable[str]) -> list[pl.Expr]:
@@ -138,25 +163,37 @@ def final(wanted: Aggregate, output: str, state: pl.Schema) -> pl.Expr:
         output: Its name in the output.
         state: Types of the state columns.
     """
+    if wanted.finish is not None:
+        parts = {name: final(part, f"{output}.{name}", state) for name, part in wanted.parts.items()}
+        return wanted.finish(parts).alias(output)
     key = wanted.key(output)
-    if wanted.argument is None:
-        return pl.col(ROWS).alias(output)
-    if wanted.kind in {Kind.COUNT, Kind.MIN, Kind.MAX}:
-        return pl.col(f"{wanted.kind}:{key}").alias(output)
-    held = pl.col(min(needs(wanted, output)))
-    match wanted.kind:
-        case Kind.DISTINCT:
-            result = held.list.len().cast(pl.Int64)
-        case Kind.QUANTILE:
-            at = pl.element().cast(pl.Float64).quantile(wanted.fraction or 0.0, "linear")
-            result = held.list.eval(at).list.first()
-        case Kind.LIST:
-            result = held.list.sort().list.eval(pl.element().struct.field(_VALUE))
-        case Kind.FIRST | Kind.LAST | Kind.ARG_MIN | Kind.ARG_MAX:
-            result = held.struct.field(_VALUE)
-        case _:
-            result = _summed(wanted, key, state)
-    return result.alias(output)
+    if wanted.kind in VARIANCES | COVARIANCES:
+        return moments.result(key, wanted.kind).alias(output)
+    if wanted.kind in {Kind.SUM, Kind.MEAN}:
+        return _summed(wanted, key, state).alias(output)
+    return _result(wanted, pl.col(min(needs(wanted, output)))).alias(output)
+
+
+def _result(wanted: Aggregate, held: pl.Expr) -> pl.Expr:
+    """The result of an aggregate that needs one state column."""
+    at = pl.element().cast(pl.Float64).quantile(wanted.fraction or 0.0, "linear")
+    text = pl.when(held.list.len() > 0)
+    made: Mapping[Kind, Callable[[], pl.Expr]] = {
+        Kind.DISTINCT: lambda: held.list.len().cast(pl.Int64),
+        Kind.QUANTILE: held.list.eval(at).list.first,
+        Kind.APPROXIMATE: partial(sketches.estimate, held),
+        Kind.LIST: partial(_listed, held),
+        Kind.JOINED: lambda: text.then(_listed(held).list.join(wanted.separator or "")),
+        Kind.FIRST: lambda: held.struct.field(_VALUE),
+        Kind.LAST: lambda: held.struct.field(_VALUE),
+        Kind.ARG_MIN: lambda: held.struct.field(_VALUE),
+        Kind.ARG_MAX: lambda: held.struct.field(_VALUE),
+    }
+    return made.get(wanted.kind, lambda: held)()
+
+
+def _listed(held: pl.Expr) -> pl.Expr:
+    return held.list.sort().list.eval(pl.element().struct.field(_VALUE))
 
 
 def _summed(wanted: Aggregate, key: str, state: pl.Schema) -> pl.Expr:
@@ -179,18 +216,25 @@ def _counted(row: str, key: str, value: pl.Expr) -> Build:
     return Build({row: value}, {f"count:{key}": pl.col(row).count().cast(pl.Int64)})
 
 
-def _extreme(name: str, value: pl.Expr, dtype: pl.DataType, where: str) -> Build:
+def _extreme(kind: Kind, key: str, value: pl.Expr, dtype: pl.DataType, where: str) -> Build:
     _check_scalar(dtype, where)
+    if kind in {Kind.ALL, Kind.ANY} and not isinstance(dtype, pl.Boolean):
+        raise SpecError(f"{where} needs a boolean, not {dtype}", hint="write a condition, e.g. x > 0")
+    name = f"{_STATE.get(kind, kind)}:{key}"
     return Build({name: one_zero(value, dtype)}, {name: reduction(name)})
 
 
 def _held(wanted: Aggregate, key: str, value: pl.Expr, dtype: pl.DataType, where: str) -> Build:
-    """Every value, or every different one."""
-    if wanted.kind is Kind.QUANTILE and not dtype.is_numeric():
-        raise SpecError(f"{where} needs a number, not {dtype}", hint="cast(... as bigint) or cast(... as double)")
+    """Every value, or every different one, or what a sketch holds of them."""
+    if wanted.kind is Kind.QUANTILE:
+        _check_number(dtype, where)
     _check_scalar(dtype, where)
+    value = one_zero(value, dtype)
+    if wanted.kind is Kind.APPROXIMATE:
+        name = f"{sketches.CODES}:{key}"
+        return Build({name: sketches.codes(value)}, {name: building(name)})
     name = f"values:{key}" if wanted.kind is Kind.QUANTILE else f"distinct:{key}"
-    return Build({name: one_zero(value, dtype)}, {name: building(name)})
+    return Build({name: value}, {name: building(name)})
 
 
 def _ordered(
@@ -205,10 +249,12 @@ def _ordered(
     """Values with what they are ordered by, as structs; null where there is nothing to take."""
     if not order:
         raise SpecError(
-            f"{where} needs an event time to order rows by", hint="aggregate in a window, or use min, max or arg_min"
+            f"{where} needs an event time to order rows by", hint="aggregate in a window, or use min or max"
         )
     _check_scalar(dtype, where)
-    name, present = f"{wanted.kind}:{key}", value.is_not_null()
+    if wanted.kind is Kind.JOINED and not isinstance(dtype, pl.String):
+        raise SpecError(f"{where} needs text, not {dtype}", hint="cast(... as string)")
+    name, present = f"{_STATE.get(wanted.kind, wanted.kind)}:{key}", value.is_not_null()
     first = []
     if wanted.by is not None and by_type is not None:
         _check_scalar(by_type, where)
@@ -217,6 +263,11 @@ def _ordered(
         first = [one_zero(by, by_type).alias(_BY)]
     taken = pl.when(present).then(pl.struct([*first, *order, one_zero(value, dtype).alias(_VALUE)]))
     return Build({name: taken}, {name: building(name)})
+
+
+def _check_number(dtype: pl.DataType, where: str) -> None:
+    if not dtype.is_numeric():
+        raise SpecError(f"{where} needs a number, not {dtype}", hint="cast(... as bigint) or cast(... as double)")
 
 
 def _check_scalar(dtype: pl.DataType, where: str) -> None:

@@ -14,7 +14,8 @@ from headrace.jobs.column_types import parse_type
 from headrace.jobs.sizes import parse_size
 from headrace.kernel.durations import format_duration_us, parse_duration_us
 from headrace.kernel.errors import SpecError
-from operators.aggregates import Aggregate, aggregate
+from operators.aggregate_text import aggregate
+from operators.aggregates import Aggregate
 from operators.expressions import row_expression
 
 _HERE: Final = "here"

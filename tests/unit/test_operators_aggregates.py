@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.testing import operator_context
-from operators.aggregates import aggregate, count, maximum, mean, minimum, total
+from operators.aggregate_text import aggregate
+from operators.aggregates import count, maximum, mean, minimum, total
 from operators.window import TumblingWindow
 
 

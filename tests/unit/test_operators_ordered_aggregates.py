@@ -15,7 +15,8 @@ from headrace.kernel import columns
 from headrace.kernel.errors import SpecError
 from headrace.kernel.protocols import MAIN, Determinism
 from headrace.testing import operator_context
-from operators.aggregates import aggregate, arg_max, arg_min, collected, count_distinct, first, last, quantile
+from operators.aggregate_text import aggregate
+from operators.aggregates import arg_max, arg_min, collected, count_distinct, first, last, quantile
 from operators.keyed_aggregate import KeyedAggregate
 from operators.window import HoppingWindow, TumblingWindow
 from tests.windows import pieces, stored

@@ -12,7 +12,7 @@ from headrace.jobs.sql.errors import SqlError, place_of, refuse
 from headrace.jobs.sql.functions import lowered
 from headrace.jobs.sql.relations import Scope
 from headrace.kernel.errors import SpecError
-from operators.aggregates import aggregate
+from operators.aggregate_text import aggregate
 from operators.expressions import row_expression
 
 _HERE: Final = "here"
