@@ -34,6 +34,8 @@ VERSION: Final = 1
 _GROUPS: Final = "groups"
 _ALL: Final = "_all"
 """The key where there is none: one group for all rows."""
+_OLD: Final = "_old"
+_NEW: Final = "_new"
 _VALUE: Final = "value:"
 """Partials over a changelog: columns with a value that is kept begin with it, and end with the name of the state column
 that is built of them."""
@@ -167,10 +169,27 @@ class KeyedAggregateInstance(UntimedInstance):
 
     def _changes(self, before: pl.DataFrame, after: pl.DataFrame) -> Emission:
         operator = self._operator
-        both = pl.concat([operator.results(before, -1), operator.results(after, 1)])
-        names = [name for name in both.columns if name != columns.WEIGHT]
-        changes = both.group_by(names).agg(pl.col(columns.WEIGHT).sum()).filter(pl.col(columns.WEIGHT) != 0)
-        return {MAIN: changes.sort(*operator.by, columns.WEIGHT, nulls_last=False)} if changes.height else {}
+        changes = _difference(operator.results(before, -1), operator.results(after, 1), operator.by)
+        return {MAIN: changes} if changes.height else {}
+
+
+def _difference(before: pl.DataFrame, after: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
+    """Rows of both whose key has another row in the other one, sorted by key, the one before first."""
+    keyed = [*by, pl.lit(0).alias(_ALL)]
+    rows = pl.concat([before, after])
+    old = before.select(*keyed, pl.int_range(pl.len()).alias(_OLD))
+    new = after.select(*keyed, pl.int_range(before.height, rows.height, dtype=pl.Int64).alias(_NEW))
+    pairs = old.join(new, on=[*by, _ALL], how="full", coalesce=True, nulls_equal=True)
+    both = pairs.select(_OLD, _NEW).fill_null(-1).to_numpy()
+    twice = (both >= 0).all(axis=1)
+    equal = pl.Series([True]).new_from_index(0, int(twice.sum()))
+    for name in before.columns:
+        if name not in {*by, columns.WEIGHT}:
+            equal &= rows[name].gather(both[twice, 0]).eq_missing(rows[name].gather(both[twice, 1]))
+    twice[twice] = equal.to_numpy()
+    pairs = pairs.filter(pl.Series(~twice))
+    places = (pairs.sort(by, nulls_last=False) if by else pairs).select(_OLD, _NEW).fill_null(-1).to_numpy().ravel()
+    return rows[places[places >= 0]]
 
 
 def _values(partials: pl.DataFrame) -> list[str]:

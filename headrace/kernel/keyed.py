@@ -6,6 +6,7 @@ range of groups, and everything that is kept by key is sorted by hash, so that a
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +44,11 @@ def key_hash(rows: pl.DataFrame, key: Sequence[str]) -> Hashes:
 
 def hash_probe() -> str:
     """Changes when :func:`key_hash` gives other hashes than it did."""
+    return _probe(_SEED)
+
+
+@functools.cache
+def _probe(seed: int) -> str:  # noqa: ARG001 - what it depends on
     sample = pl.DataFrame({"i": [0, 1, -1, None], "s": ["", "a", "headrace" * 9, None], "f": [0.0, 1.5, -1e300, None]})
     hashed = np.concatenate([key_hash(sample, [name]) for name in sample.columns] + [key_hash(sample, ["i", "s"])])
     return f"{int(np.bitwise_xor.reduce(hashed * np.arange(1, 2 * hashed.size, 2, dtype=np.uint64))):016x}"

@@ -110,10 +110,8 @@ class KeyedStore:
     def find(self, keys: pl.DataFrame) -> pl.DataFrame:
         """See :meth:`headrace.kernel.keyed.KeyedState.find`."""
         key = list(self._layout.key)
-        asked = keys.select(key).unique()
-        low, high = self._hashing.of_keys(asked)
-        order = np.argsort(low)
-        found = self._matching(asked[order], low[order], high[order])
+        asked, low, high = self._asked(keys.select(key))
+        found = self._matching(asked, low, high)
         if not found:
             return pl.DataFrame(schema=self._layout.schema)
         rows = pl.concat(found)
@@ -208,34 +206,44 @@ class KeyedStore:
             return ~pl.col(GONE)
         return ~pl.col(GONE) & (pl.col(time) > self._now - ttl).fill_null(value=True)
 
+    def _asked(self, keys: pl.DataFrame) -> tuple[pl.DataFrame, Hashes, Hashes]:
+        """Each key once, sorted by hash."""
+        low, high = self._hashing.of_keys(keys)
+        order = np.argsort(low)
+        sorted_low = low[order]
+        if (sorted_low[1:] == sorted_low[:-1]).any() and (unique := keys.unique()).height < keys.height:
+            return self._asked(unique)
+        return keys[order], sorted_low, high[order]
+
     def _matching(self, asked: pl.DataFrame, low: Hashes, high: Hashes) -> list[pl.DataFrame]:
         """Stored rows of the keys, newest first; without ``within`` only the newest of each."""
         found: list[pl.DataFrame] = []
         open_still = np.arange(low.size)
         for held in (*reversed(self._changes), *reversed(self._swept)):
-            query, rows = self._matched(held, asked, low[open_still], high[open_still], open_still)
+            query, rows = self._matched(held, asked, low, high, open_still)
             if query.size:
                 found.append(rows)
                 if not self._layout.within:
-                    decided = np.zeros(low.size, np.bool_)
-                    decided[query] = True
-                    open_still = open_still[~decided[open_still]]
-        low, high = low[open_still], high[open_still]
+                    undecided = np.ones(len(asked), np.bool_)
+                    undecided[query] = False
+                    left = undecided[open_still]
+                    open_still, low, high = open_still[left], low[left], high[left]
         for held in self._base:
-            first = int(np.searchsorted(high, held.hashes[0]))
-            stop = int(np.searchsorted(low, held.hashes[-1], side="right"))
-            if first < stop:
-                query, rows = self._matched(held, asked, low[first:stop], high[first:stop], open_still[first:stop])
-                if query.size:
-                    found.append(rows)
+            query, rows = self._matched(held, asked, low, high, open_still)
+            if query.size:
+                found.append(rows)
         return found
 
     def _matched(
         self, held: SortedRows, asked: pl.DataFrame, low: Hashes, high: Hashes, places: Places
     ) -> tuple[Places, pl.DataFrame]:
         """The rows of a frame with the keys that stand at ``places``, and where each one's key stands."""
-        query, at = matches(held.hashes, low, high)
-        query, rows = places[query], held.rows[at]
+        first = int(np.searchsorted(high, held.hashes[0]))
+        stop = max(first, int(np.searchsorted(low, held.hashes[-1], side="right")))
+        query, at = matches(held.hashes, low[first:stop], high[first:stop])
+        if not query.size:
+            return query, held.rows.clear()
+        query, rows = places[first:stop][query], held.rows[at]
         equal = same(rows, asked[query], self._layout.key)
         return (query, rows) if equal.all() else (query[equal], rows.filter(pl.Series(equal)))
 

@@ -141,12 +141,11 @@ def matches(held: Hashes, low: Hashes, high: Hashes) -> tuple[Places, Places]:
         high: As ``low``; the same array, where one hash is asked for.
     """
     first = np.searchsorted(held, low)
-    near = np.flatnonzero(first < held.size)
-    near = near[held[first[near]] <= high[near]]
+    least = held[np.minimum(first, held.size - 1)]
+    near = np.flatnonzero((least >= low) & (least <= high))
     first = first[near]
-    second = first + 1
-    inside = np.flatnonzero(second < held.size)
-    if not (held[second[inside]] <= high[near[inside]]).any():
+    following = np.minimum(first + 1, held.size - 1)
+    if not (held[following] <= high[near])[following > first].any():
         return near, first
     counts = np.searchsorted(held, high[near], side="right") - first
     starts = np.repeat(first - np.concatenate(([0], np.cumsum(counts)[:-1])), counts)
