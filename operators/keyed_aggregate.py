@@ -175,19 +175,16 @@ class KeyedAggregateInstance(UntimedInstance):
 
 def _difference(before: pl.DataFrame, after: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
     """Rows of both whose key has another row in the other one, sorted by key, the one before first."""
-    keyed = [*by, pl.lit(0).alias(_ALL)]
+    keyed = [*map(pl.col, by), pl.lit(0).alias(_ALL)]
     rows = pl.concat([before, after])
     old = before.select(*keyed, pl.int_range(pl.len()).alias(_OLD))
     new = after.select(*keyed, pl.int_range(before.height, rows.height, dtype=pl.Int64).alias(_NEW))
     pairs = old.join(new, on=[*by, _ALL], how="full", coalesce=True, nulls_equal=True)
-    both = pairs.select(_OLD, _NEW).fill_null(-1).to_numpy()
-    twice = (both >= 0).all(axis=1)
-    equal = pl.Series([True]).new_from_index(0, int(twice.sum()))
+    same = pairs[_OLD].is_not_null() & pairs[_NEW].is_not_null()
     for name in before.columns:
         if name not in {*by, columns.WEIGHT}:
-            equal &= rows[name].gather(both[twice, 0]).eq_missing(rows[name].gather(both[twice, 1]))
-    twice[twice] = equal.to_numpy()
-    pairs = pairs.filter(pl.Series(~twice))
+            same &= rows[name].gather(pairs[_OLD]).eq_missing(rows[name].gather(pairs[_NEW]))
+    pairs = pairs.filter(~same)
     places = (pairs.sort(by, nulls_last=False) if by else pairs).select(_OLD, _NEW).fill_null(-1).to_numpy().ravel()
     return rows[places[places >= 0]]
 

@@ -91,7 +91,7 @@ class KeyedLayout:
     Attributes:
         name: Unique within the operator.
         schema: Columns of a row. Names that begin with ``__`` are taken.
-        key: The columns by which rows are found, at least one.
+        key: The columns by which rows are found, at least one: the operator's ``key_columns``, in their order.
         within: Further columns that tell rows of one key apart; none: a key has one row.
         version: Of the meaning of the columns; an operator that changes it cannot read what is there.
         time: An Int64 column with event time in microseconds; a row lives until ``time + ttl_us``. Null: for ever.
