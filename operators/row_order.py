@@ -17,13 +17,13 @@ ORDER: Final = "_order:"
 """Names of columns that only say what rows are ordered by begin with it."""
 
 
-def order(time: pl.Expr, schema: pl.Schema) -> list[pl.Expr]:
-    """What rows are ordered by first: time (microseconds), then partition and offset where rows have them."""
+def order(time: pl.Expr | None, schema: pl.Schema) -> list[pl.Expr]:
+    """What rows are ordered by first: time (microseconds, where they have one), then partition and offset (as well)."""
     known = {"partition": columns.PARTITION, "offset": columns.OFFSET}
     held = [pl.col(name).alias(f"{ORDER}{word}") for word, name in known.items() if name in schema]
-    return [time.alias(f"{ORDER}time"), *held]
+    return [*([] if time is None else [time.alias(f"{ORDER}time")]), *held]
 
 
-def total_order(time: pl.Expr, schema: pl.Schema) -> list[pl.Expr]:
+def total_order(time: pl.Expr | None, schema: pl.Schema) -> list[pl.Expr]:
     """:func:`order`, then the columns of the rows under their own names: a row, and its place among all."""
     return [*order(time, schema), *(pl.col(name) for name in schema if name != columns.ROW_WATERMARK)]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 import polars as pl
 
@@ -22,15 +22,11 @@ from operators import event_time as times
 from operators import partials
 from operators.errors import column_not_found
 from operators.plan_cache import plan_for
-from operators.row_order import total_order
+from operators.ranking import Ranking
 from operators.slices import Slices
 from operators.time_scales import Utc
 from operators.window_instance import Layout, SlicedInstance
 from operators.windowed import WINDOW_START
-
-_ROW: Final = "_row"
-_KEY: Final = "_key_"
-_PLACE: Final = "_place_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +58,11 @@ class TopN:
     size_us: int | None = None
     rank: str = ""
     allowed_lateness_us: int = 0
+    _ranking: Ranking = field(init=False, repr=False, compare=False)
     _plans: dict[tuple[Any, ...], _Plan] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.n < 1:
-            raise SpecError(f"{self.where} keeps {self.n} rows", hint="give a number from 1 on")
-        if not self.order_by:
-            raise SpecError(f"{self.where} has no order", hint="name the columns to order by, e.g. price desc")
+        object.__setattr__(self, "_ranking", Ranking(self.where, self.n, self.order_by, self.by, self.rank))
         if self.size_us is not None and self.size_us <= 0:
             raise SpecError(f"{self.where} has size {self.size_us} us", hint="give a positive duration, e.g. 1h")
 
@@ -85,10 +79,9 @@ class TopN:
     @property
     def fingerprint(self) -> str:
         """What the state depends on, as text that people can compare; types are checked when the state is opened."""
-        order = ", ".join(f"{name} desc" if descending else name for name, descending in self.order_by)
         window = "one event time" if self.size_us is None else format_duration_us(self.size_us)
         late = f", allowed lateness {format_duration_us(self.allowed_lateness_us)}" if self.allowed_lateness_us else ""
-        return f"top {self.n} of {window}{late}, over {self.event_time}, by {', '.join(self.by) or 'nothing'}, {order}"
+        return f"top {self.n} of {window}{late}, over {self.event_time}, {self._ranking}"
 
     @property
     def ports(self) -> Sequence[str]:
@@ -139,77 +132,44 @@ class TopN:
         Raises:
             GraphChangedError: The state was made by another definition, or over other types.
         """
-        layout = Layout(self.where, self._keys, self._slices, self.allowed_lateness_us, self._finish, merge=self._first)
+        layout = Layout(
+            self.where, self._ranking.keys, self._slices, self.allowed_lateness_us, self._finish, merge=self._first
+        )
         return SlicedInstance(layout, schema, context.state)
 
     @property
-    def _keys(self) -> list[str]:
-        return [f"{_KEY}{index}" for index in range(len(self.by))]
+    def _groups(self) -> list[str]:
+        return [WINDOW_START, *self._ranking.keys]
 
     def _first(self, rows: pl.LazyFrame) -> pl.LazyFrame:
         """The first N rows of each window and key, sorted; all of those without a window."""
-        groups = [WINDOW_START, *self._keys]
-        place = pl.int_range(pl.len()).over(groups)
-        return self._sorted(rows).filter((place < self.n) | pl.col(WINDOW_START).is_null())
-
-    def _sorted(self, rows: pl.LazyFrame) -> pl.LazyFrame:
-        places = sorted((name for name in rows.collect_schema() if name.startswith(_PLACE)), key=_number)
-        falling = [descending for _, descending in self.order_by] + [False] * (len(places) - len(self.order_by))
-        groups = [WINDOW_START, *self._keys]
-        return rows.sort(
-            [*groups, *places],
-            descending=[False] * len(groups) + falling,
-            nulls_last=[False] * len(groups) + [True] * len(places),
-        )
+        place = pl.int_range(pl.len()).over(self._groups)
+        return self._ranking.sorted(rows, self._groups).filter((place < self.n) | pl.col(WINDOW_START).is_null())
 
     def _finish(self, merged: pl.LazyFrame) -> pl.LazyFrame:
-        ordered = self._sorted(merged)
-        if not self.rank:
-            return ordered.select(_ROW).unnest(_ROW)
-        place = (pl.int_range(pl.len(), dtype=pl.Int64) + 1).over([WINDOW_START, *self._keys]).alias(self.rank)
-        return ordered.select(_ROW, place).unnest(_ROW)
+        return self._ranking.finish(merged, self._groups)
 
     def _plan(self, schema: pl.Schema) -> _Plan:
         return plan_for(self._plans, schema, self._planned)
 
     def _planned(self, schema: pl.Schema) -> _Plan:
-        self._check(schema)
+        if self.event_time not in schema:
+            raise column_not_found(self.event_time, schema.names(), self.where)
+        self._ranking.check(schema)
         dtype, slices = schema[self.event_time], self._slices
         time = times.microseconds(self.event_time, dtype, self.where)
         pane = slices.pane_of(time)
         mark = pl.col(columns.ROW_WATERMARK) - self.allowed_lateness_us
-        ties = total_order(time, schema)
-        wanted = [partials.one_zero(pl.col(name), schema[name]) for name, _ in self.order_by]
         named: Mapping[str, pl.Expr] = {
-            **{
-                key: partials.one_zero(pl.col(name), schema[name])
-                for key, name in zip(self._keys, self.by, strict=True)
-            },
             WINDOW_START: pane.cast(pl.Datetime("us", times.time_zone(dtype))),
             partials.ROWS: pl.lit(1, pl.Int64),
-            **{f"{_PLACE}{index}": expr for index, expr in enumerate([*wanted, *ties])},
-            _ROW: pl.struct(pl.col(name) for name in schema if name != columns.ROW_WATERMARK),
+            **self._ranking.columns(schema, time),
         }
         return _Plan(
             late=slices.last_end(pane) <= mark if columns.ROW_WATERMARK in schema else None,
             timeless=time.is_null(),
             rows=[expr.alias(name) for name, expr in named.items()],
         )
-
-    def _check(self, schema: pl.Schema) -> None:
-        ordered = [name for name, _ in self.order_by]
-        for name in (self.event_time, *self.by, *ordered):
-            if name not in schema:
-                raise column_not_found(name, schema.names(), self.where)
-        for name in (*self.by, *ordered):
-            if schema[name].is_nested() or isinstance(schema[name], pl.Object):
-                raise SpecError(f"{self.where}: {name!r} has type {schema[name]}", hint="take scalars of it")
-        if self.rank in schema:
-            raise SpecError(
-                f"{self.where} would add {self.rank!r}, which the stream already has",
-                hint="give the rank another name",
-                code="COLUMN_CLASH",
-            )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -219,7 +179,3 @@ class _Plan:
     late: pl.Expr | None
     timeless: pl.Expr
     rows: Sequence[pl.Expr]
-
-
-def _number(name: str) -> int:
-    return int(name.removeprefix(_PLACE))
