@@ -7,6 +7,8 @@ event time as order this is deduplication by key that keeps the first row, or (d
 Of an append-only input no more than N rows of each key are kept: what is not among them will never be. Of a changelog
 all rows are kept, since a row that is taken back lets others move up.
 
+Rows that hold the same are one row that is there several times, and 0.0 and -0.0 are the same.
+
 Which rows in between are given out depends on batches; the final table does not (``EXACT_TABLE``).
 """
 
@@ -22,7 +24,7 @@ from headrace.kernel import columns
 from headrace.kernel.keyed import KeyedLayout, KeyedState
 from headrace.kernel.protocols import MAIN, Determinism, Emission, OperatorContext, OperatorState
 from operators import event_time as times
-from operators.errors import column_not_found, computing
+from operators.errors import computing
 from operators.partials import ROWS
 from operators.ranking import ROW, Ranking, places_of
 from operators.untimed import UntimedInstance, UntimedOperator
@@ -46,7 +48,8 @@ class RunningTop(UntimedOperator):
         order_by: Columns to order by, each with whether it is descending; nulls come last. At least one.
         by: Key columns; none: one ranking of all rows.
         rank: Name of the column that holds a row's place; empty: none.
-        event_time: Column with the event time, which orders rows of equal places; None: they have none.
+        event_time: Column with the event time, which orders rows of equal places; None, or a column that the rows do
+            not have: they have none.
 
     Raises:
         SpecError: Something in it cannot be.
@@ -89,11 +92,9 @@ class RunningTop(UntimedOperator):
             SpecError: The rows lack a column (``COLUMN_NOT_FOUND``) or have types that do not fit.
         """
         schema = rows.collect_schema()
-        if self.event_time is not None and self.event_time not in schema:
-            raise column_not_found(self.event_time, schema.names(), self._where)
         self._ranking.check(schema)
         time = None
-        if self.event_time is not None:
+        if self.event_time is not None and self.event_time in schema:
             time = times.microseconds(self.event_time, schema[self.event_time], self._where)
         made = [expr.alias(name) for name, expr in self._ranking.columns(schema, time).items()]
         made += [] if self.by else [pl.lit(0, pl.Int8).alias(_ALL)]

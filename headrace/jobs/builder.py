@@ -180,6 +180,19 @@ class Job:
         wanted = _given(n=n, order_by=order_by, by=by, tumbling=tumbling, rank=rank, allowed_lateness=allowed_lateness)
         return self._step({"top": wanted}, id, from_)
 
+    def running_top(
+        self,
+        n: int,
+        *,
+        order_by: str | Sequence[str],
+        by: str | Sequence[str] | None = None,
+        rank: str | None = None,
+        id: str | None = None,
+        from_: str | None = None,
+    ) -> Job:
+        """Keep the first ``n`` rows of each key so far, as a changelog."""
+        return self._step({"running_top": _given(n=n, order_by=order_by, by=by, rank=rank)}, id, from_)
+
     def lookup(
         self,
         table: str,

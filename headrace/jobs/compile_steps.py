@@ -21,6 +21,7 @@ from headrace.jobs.spec_steps import (
     HoppingSpec,
     LookupSpec,
     LookupStep,
+    RunningTopStep,
     SelectStep,
     SessionSpec,
     StatelessStep,
@@ -43,6 +44,7 @@ from operators.keyed_aggregate import KeyedAggregate
 from operators.lookup import LookupJoin
 from operators.nested import Explode, Unnest
 from operators.refreshed_lookup import RefreshedLookup
+from operators.running_top import RunningTop
 from operators.session import SessionWindow
 from operators.stateless import Drop, Filter, Select, WithColumns
 from operators.top import TopN
@@ -63,6 +65,9 @@ def build_step(node: StepNode, event_time: str | None, tables: Mapping[str, Tabl
     step = node.step
     if isinstance(step, AggregateStep):
         return KeyedAggregate(node.id, step.aggregate.aggregate, step.aggregate.by)
+    if isinstance(step, RunningTopStep):
+        first = step.running_top
+        return RunningTop(node.id, first.n, first.order, first.by, first.rank, event_time)
     if isinstance(step, JoinStep):
         raise InternalError(f"join {node.id!r} is built by the compiler, which knows its schemas")
     if not isinstance(step, TimedStep):

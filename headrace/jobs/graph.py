@@ -13,8 +13,8 @@ from headrace.jobs.names import suggest
 from headrace.jobs.spec import AnySink, ChangelogSpec, IcebergSink, JobSpec, SourceSpec, TailSpec
 from headrace.jobs.spec_joins import JoinSpec, JoinStep
 from headrace.jobs.spec_steps import (
-    AggregateStep,
     AnyStep,
+    RunningStep,
     TimedStep,
     UnionStep,
     WindowStep,
@@ -119,11 +119,11 @@ class JobGraph:
                 return {None}
 
     def is_changelog(self, ref: Stream) -> bool:
-        """Whether the rows of ``ref`` carry ``_weight``: a source read as one, or a running aggregate, stands above."""
+        """Whether the rows of ``ref`` carry ``_weight``: a source read as one, or a running step, stands above."""
         by_id = {node.id: node for node in self.steps}
         while ref.node in by_id and ref.port == MAIN:
             node = by_id[ref.node]
-            if isinstance(node.step, AggregateStep):
+            if isinstance(node.step, RunningStep):
                 return True
             if isinstance(node.step, JoinStep):
                 return node.step.join.updates or any(map(self.is_changelog, node.inputs))

@@ -32,6 +32,7 @@ STEP_KINDS: Final = (
     "top",
     "window",
     "aggregate",
+    "running_top",
 )
 """The keys that make a step."""
 
@@ -135,19 +136,13 @@ class DedupStep(Node):
     dedup: DedupSpec
 
 
-class TopSpec(SpecModel):
-    """The first rows of each window and key in an order."""
+class RunningTopSpec(SpecModel):
+    """The first rows of each key in an order, so far."""
 
     n: Annotated[int, Field(ge=1)] = Field(description="How many rows.")
     order_by: OneOrMany = Field(description="Columns, each with asc (the default) or desc behind it; nulls last.")
     by: AnyNumber = Field(default=(), description="Columns of the key.")
-    tumbling: PositiveDuration | None = Field(
-        default=None, description="The length of a window; behind a window step those windows if not given."
-    )
     rank: str = Field(default="", description="Name of a column that gets each row's place, from 1.")
-    allowed_lateness: Duration = lasting(
-        "0s", description="Windows close, and rows are late, this much after the watermark has passed."
-    )
 
     @property
     def order(self) -> list[tuple[str, bool]]:
@@ -158,6 +153,23 @@ class TopSpec(SpecModel):
             known = bool(name) and word.lower() in {"asc", "desc"}
             found.append((name.strip(), word.lower() == "desc") if known else (text.strip(), False))
         return found
+
+
+class RunningTopStep(Node):
+    """Keeps the first rows of each key so far; gives out a changelog (rows with ``_weight``)."""
+
+    running_top: RunningTopSpec
+
+
+class TopSpec(RunningTopSpec):
+    """The first rows of each window and key in an order."""
+
+    tumbling: PositiveDuration | None = Field(
+        default=None, description="The length of a window; behind a window step those windows if not given."
+    )
+    allowed_lateness: Duration = lasting(
+        "0s", description="Windows close, and rows are late, this much after the watermark has passed."
+    )
 
 
 class TopStep(Node):
@@ -303,7 +315,8 @@ Step = Annotated[
     | Annotated[DedupStep, Tag("@dedup")]
     | Annotated[TopStep, Tag("@top")]
     | Annotated[WindowStep, Tag("@window")]
-    | Annotated[AggregateStep, Tag("@aggregate")],
+    | Annotated[AggregateStep, Tag("@aggregate")]
+    | Annotated[RunningTopStep, Tag("@running_top")],
     by_key(*STEP_KINDS),
 ]
 StatelessStep: TypeAlias = (
@@ -311,7 +324,9 @@ StatelessStep: TypeAlias = (
 )
 TimedStep: TypeAlias = DedupStep | TopStep | WindowStep
 """Steps that hold rows until the watermark has passed; late rows leave them through the port ``late``."""
-StatefulStep: TypeAlias = TimedStep | AggregateStep | JoinStep
+RunningStep: TypeAlias = AggregateStep | RunningTopStep
+"""Steps that give out what holds so far, as a changelog."""
+StatefulStep: TypeAlias = TimedStep | RunningStep | JoinStep
 AnyStep: TypeAlias = StatelessStep | StatefulStep
 
 

@@ -85,7 +85,7 @@ def test_of_a_changelog_the_next_row_moves_up() -> None:
 VALUES = st.lists(
     st.tuples(
         st.sampled_from(["a", "b", None]),
-        st.one_of(st.none(), st.sampled_from([0.0, -0.0, 1.0, 2.0, float("nan")])),
+        st.one_of(st.none(), st.sampled_from([0.0, 1.0, 2.0, float("nan")])),
         st.integers(-3, 3),
     ),
     max_size=25,
