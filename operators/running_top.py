@@ -76,6 +76,11 @@ class RunningTop(UntimedOperator):
         return self._ranking.keys or [_ALL]
 
     @property
+    def key_columns(self) -> Sequence[str]:
+        """See :class:`headrace.kernel.protocols.StatefulOperator`."""
+        return self._ranking.keys
+
+    @property
     def determinism(self) -> Determinism:
         """See :class:`headrace.kernel.protocols.StatefulOperator`."""
         return Determinism.EXACT_TABLE

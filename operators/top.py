@@ -96,7 +96,7 @@ class TopN:
     @property
     def key_columns(self) -> Sequence[str]:
         """See :class:`headrace.kernel.protocols.StatefulOperator`."""
-        return self._keys
+        return self._ranking.keys
 
     def partial(self, rows: pl.LazyFrame) -> pl.LazyFrame:
         """The first N rows of each window and key in a batch; rows without event time have a null window.
