@@ -48,6 +48,7 @@ class JoinSide:
         time: Its event-time column; None: the join needs none.
         prefix: Put before the names of its columns, but those of shared keys.
         instead: A column that gives the event time of rows that have none.
+        fed_by: What its rows come from, in words: state of another input does not serve it.
     """
 
     schema: pl.Schema
@@ -55,6 +56,7 @@ class JoinSide:
     time: str | None = None
     prefix: str = ""
     instead: str | None = None
+    fed_by: str = ""
 
     def microseconds(self, where: str) -> pl.Expr | None:
         """The event time of its rows; None: the join needs none."""
@@ -195,7 +197,8 @@ class JoinSides:
         on = ", ".join(a if a == b else f"{a} = {b}" for a, b in zip(self.left.on, self.right.on, strict=True))
         where = "" if self.condition is None else f", where {self.condition.source}"
         over = f", over {self.left.time} and {self.right.time}" if self.timed else ""
-        return f"{self.how} on {on}{over}{where}"
+        of = f" of {self.left.fed_by} with {self.right.fed_by}" if self.left.fed_by else ""
+        return f"{self.how}{of} on {on}{over}{where}"
 
     def late(self, tagged: pl.LazyFrame) -> pl.LazyFrame:
         """Tagged rows as they leave through the port ``late``: the side in words, then both sides' columns."""

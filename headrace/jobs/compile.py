@@ -190,7 +190,8 @@ class CompiledJob:
         known = {above.id: above for above in nodes}
         for read in node.inputs:
             rows = self._rows_of(read)
-            yield JoinedStream(rows, stream_schema(known, rows), self._event_time(read))
+            fed_by = " and ".join(Graph(nodes).feeds(rows))
+            yield JoinedStream(rows, stream_schema(known, rows), self._event_time(read), fed_by)
 
     def _is_bounded(self, source: str) -> bool:
         return self.spec.sources[source].tail is None

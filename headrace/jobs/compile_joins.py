@@ -33,11 +33,13 @@ class JoinedStream:
         rows: The stream.
         schema: Its columns.
         time: Its event-time column; None: it has none.
+        fed_by: The source or operator that it comes from.
     """
 
     rows: Stream
     schema: pl.Schema
     time: str | None
+    fed_by: str = ""
 
 
 def join_nodes(node_id: str, join: JoinSpec, left: JoinedStream, right: JoinedStream) -> list[Node]:
@@ -51,13 +53,14 @@ def join_nodes(node_id: str, join: JoinSpec, left: JoinedStream, right: JoinedSt
     sides = JoinSides(
         node_id,
         join.how,
-        JoinSide(left.schema, mine, left.time if join.timed else None, join.left_prefix),
+        JoinSide(left.schema, mine, left.time if join.timed else None, join.left_prefix, fed_by=left.fed_by),
         JoinSide(
             right.schema,
             other,
             right.time if join.timed else None,
             join.right_prefix,
             columns.TIMESTAMP if deletes else None,
+            right.fed_by,
         ),
         join.where,
         join.event_time,

@@ -203,8 +203,12 @@ class Graph:
 
     def inputs(self, node: StatefulNode) -> tuple[str, ...]:
         """What feeds a stateful operator, whatever stateless steps lie in between: ports of sources and operators."""
+        return self.feeds(node.input)
+
+    def feeds(self, stream: Stream) -> tuple[str, ...]:
+        """What a stream's rows come from, whatever stateless steps lie in between: ports of sources and operators."""
         found: set[str] = set()
-        waiting = [node.input]
+        waiting = [stream]
         while waiting:
             stream = waiting.pop()
             current = self.node(stream.node)

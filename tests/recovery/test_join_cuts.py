@@ -1,6 +1,7 @@
 """Cut-invariance of every join of two streams, through the real engine.
 
-Random logs, cuts, splits, polls, epochs and crashes; two sources read by two threads; against a model row by row.
+Random logs, cuts, splits, polls, epochs, crashes and degrees of parallelism; two sources read by two threads; against a
+model row by row.
 """
 
 from __future__ import annotations
@@ -71,7 +72,8 @@ def outcome(made, hows, a, b, dice):
     crashes = [(dice.choice(POINTS), dice.randint(1, 4)) for _ in range(dice.randint(0, 3))]
 
     def go():
-        return run(program, store, policy, RunOptions("caught-up", "drain"), SilentObserver(), StopSignal())
+        options = RunOptions("caught-up", "drain", parallelism=dice.randint(1, 3))
+        return run(program, store, policy, options, SilentObserver(), StopSignal())
 
     for point, nth in crashes:
         with crash_at(point, nth):

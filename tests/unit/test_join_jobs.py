@@ -152,8 +152,23 @@ def test_the_plan_names_both_inputs_and_what_joins_promise(folder: Path) -> None
     shown = {operator.id: operator for operator in plan_job(job).operators}
     assert set(shown) == {"near", "days", "all", "self", "rated", "hop", "best"}
     assert (shown["near"].kind, shown["near"].input) == ("join", "bids, items")
-    assert shown["near"].fingerprint == "interval join, left on item = id, over at and since, from -3h to 3h"
+    assert (
+        shown["near"].fingerprint
+        == "interval join, left of source bids with source items on item = id, over at and since, from -3h to 3h"
+    )
     assert {operator.determinism for operator in shown.values()} == {Determinism.EXACT}
+
+
+def test_state_of_one_side_never_serves_the_other_and_stateless_steps_keep_it(folder: Path) -> None:
+    base = job_of(folder)._with(_steps=[], _sinks=[]).filter("at is not null", id="few", from_="bids")
+    base = base.select({"at": "since", "item": "id", "price": "price"}, id="alike", from_="items")
+    shown = set()
+    for left, right in (("bids", "alike"), ("alike", "bids"), ("few", "alike")):
+        job = base.join(left, right, on="item", right_prefix="r_", id="j").sink_iceberg("local.ns.out", create=True)
+        if left != "few":
+            job = job.sink_iceberg("local.ns.few", create=True, from_="few")
+        shown.add(compiled(job, folder).sketch().fingerprint())
+    assert len(shown) == 2
 
 
 BOTH = {"on": {"item": "id"}, "right_prefix": "r_"}

@@ -87,6 +87,20 @@ def test_the_last_of_two_versions_of_one_time_holds_whenever_they_come() -> None
         assert instance.drain()[MAIN]["r_x"].to_list() == [1]
 
 
+def test_ops_01_each_key_is_sorted_by_time_whenever_its_versions_come() -> None:
+    for kind, found in ((("backward", None), [1, None]), (("nearest", 200), [1, None])):
+        for cuts in ([2], [1, 2]):
+            operator = joined(kind=kind)
+            instance = operator.open(schema_of(operator), operator_context())
+            versions = frame_of([Row(-122, "a", 1), Row(-214, "a", 3), Row(-1, None, 4)])
+            low = 0
+            for high in [*cuts, 3]:
+                give(operator, instance, "right", versions[low:high])
+                low = high
+            give(operator, instance, "left", frame_of([Row(0, "a"), Row(0, None)]))
+            assert instance.drain()[MAIN].sort("k", nulls_last=True)["r_x"].to_list() == found
+
+
 def deleting(how: str) -> VersionJoin:
     schema = frame_of([]).schema
     right = pl.Schema({**schema, columns.TIMESTAMP: pl.Datetime("us", "UTC"), columns.DELETED: pl.Boolean()})
