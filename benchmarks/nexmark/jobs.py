@@ -122,7 +122,7 @@ def difference(query: str, found: pl.DataFrame, expected: pl.DataFrame) -> str |
     if found.height != expected.height:
         return f"{found.height} rows, wanted {expected.height}"
     try:
-        assert_frame_equal(_sorted(found, names), _sorted(expected, names), check_dtypes=False)
+        assert_frame_equal(_sorted(found, names), _sorted(expected, names), check_dtypes=False, rel_tol=1e-9)
     except AssertionError as error:
         return str(error)
     return None

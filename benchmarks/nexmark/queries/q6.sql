@@ -1,13 +1,15 @@
--- Average selling price by seller: over the last ten auctions of each seller that had bids.
-SELECT Q.seller, Q.dateTime,
-       AVG(Q.final) OVER (PARTITION BY Q.seller ORDER BY Q.dateTime ROWS BETWEEN 9 PRECEDING AND CURRENT ROW) AS average
+-- Average selling price by seller: of each seller's last ten auctions that had bids ([PARTITION BY seller ROWS 10] in the
+-- query's first form).
+SELECT R.seller, AVG(R.final) AS average
 FROM (
-  SELECT seller, price AS final, bid_dateTime AS dateTime
+  SELECT seller, final, ROW_NUMBER() OVER (PARTITION BY seller ORDER BY dateTime DESC, id ASC) AS place
   FROM (
-    SELECT A.seller, B.price, B.dateTime AS bid_dateTime,
+    SELECT A.id, A.seller, B.price AS final, B.dateTime AS dateTime,
            ROW_NUMBER() OVER (PARTITION BY A.id ORDER BY B.price DESC, B.dateTime ASC) AS rownum
     FROM auction A, bid B
     WHERE A.id = B.auction AND B.dateTime BETWEEN A.dateTime AND A.expires
   )
   WHERE rownum <= 1
-) AS Q
+) R
+WHERE R.place <= 10
+GROUP BY R.seller
