@@ -13,6 +13,7 @@ import polars as pl
 from headrace.jobs.parse import parse_job
 from headrace.jobs.spec import JobSpec
 from operators.aggregates import Aggregate
+from operators.custom import CustomOperator
 
 Expr: TypeAlias = str | pl.Expr
 DurationLike: TypeAlias = str | timedelta
@@ -257,6 +258,29 @@ class Job:
         """Aggregate by key without windows; gives out a changelog."""
         return self._step({"aggregate": _given(by=by, aggregate=dict(aggregate))}, id, from_)
 
+    def custom(
+        self,
+        operator: str | type[CustomOperator],
+        *,
+        by: str | Sequence[str] | None = None,
+        order_by: str | None = None,
+        args: Mapping[str, Any] | None = None,
+        allowed_lateness: DurationLike | None = None,
+        event_time: str | None = None,
+        id: str | None = None,
+        from_: str | None = None,
+    ) -> Job:
+        """Give rows to an operator in Python: a registered name, ``MODULE:CLASS``, or the class."""
+        wanted = _given(
+            operator=operator,
+            by=by,
+            order_by=order_by,
+            args=args,
+            allowed_lateness=allowed_lateness,
+            event_time=event_time,
+        )
+        return self._step({"custom": wanted}, id, from_)
+
     def window(
         self,
         tumbling: DurationLike | None = None,
@@ -269,11 +293,12 @@ class Job:
         by: str | Sequence[str] | None = None,
         offset: DurationLike | None = None,
         time_zone: str | None = None,
+        time: str | None = None,
         allowed_lateness: DurationLike | None = None,
         id: str | None = None,
         from_: str | None = None,
     ) -> Job:
-        """Aggregate by key over windows of event time: one of tumbling, hopping, cumulating and session."""
+        """Aggregate by key over windows of event (or processing) time: tumbling, hopping, cumulating or session."""
         wanted = _given(
             tumbling=tumbling,
             hopping=hopping,
@@ -282,6 +307,7 @@ class Job:
             session=session,
             offset=offset,
             time_zone=time_zone,
+            time=time,
             allowed_lateness=allowed_lateness,
             by=by,
             aggregate=dict(aggregate),

@@ -19,10 +19,12 @@ from headrace.jobs.compile_sinks import build_sink
 from headrace.jobs.compile_sources import JobSource, build_source, hidden_columns
 from headrace.jobs.compile_steps import TableRows, build_lookup_table, build_step
 from headrace.jobs.config import Config
+from headrace.jobs.custom_operators import build_custom
 from headrace.jobs.graph import JobGraph, StepNode, build_graph, gives_changes
 from headrace.jobs.graph import SinkNode as SpecSink
 from headrace.jobs.names import suggest
 from headrace.jobs.spec import ChangelogSpec, IcebergSink, JobSpec, KafkaSink
+from headrace.jobs.spec_custom import CustomStep
 from headrace.jobs.spec_joins import JoinStep
 from headrace.jobs.spec_steps import (
     DropStep,
@@ -135,6 +137,10 @@ class CompiledJob:
                 if isinstance(node.step, UnionStep):
                     union = Union(node.id, stream_schema({known.id: known for known in nodes}, rows))
                     nodes.append(TransformNode(node.id, rows, union, tuple(map(self._rows_of, node.others))))
+                    continue
+                if isinstance(node.step, CustomStep):
+                    operator = build_custom(node.id, node.step.custom, self.config.operators)
+                    nodes.append(StatefulNode(node.id, rows, operator))
                     continue
                 built = build_step(node, self._event_time(node.input), tables)
             nodes.append(_node(node, rows, built))

@@ -10,6 +10,7 @@ import polars as pl
 from catalog.catalogs import Catalogs
 from headrace.jobs.config import Config
 from headrace.jobs.graph import StepNode
+from headrace.jobs.spec_custom import CustomStep
 from headrace.jobs.spec_joins import JoinStep
 from headrace.jobs.spec_steps import (
     AggregateStep,
@@ -43,12 +44,14 @@ from operators.dedup import Dedup
 from operators.keyed_aggregate import KeyedAggregate
 from operators.lookup import LookupJoin
 from operators.nested import Explode, Unnest
+from operators.processing_window import PROCESSING_TIME, ProcessingTimeWindow
 from operators.refreshed_lookup import RefreshedLookup
 from operators.running_top import RunningTop
 from operators.session import SessionWindow
 from operators.stateless import Drop, Filter, Select, WithColumns
 from operators.top import TopN
 from operators.window import CumulatingWindow, HoppingWindow, TumblingWindow
+from operators.windowed import WindowOperator
 
 TableRows: TypeAlias = pl.DataFrame | RefreshedTable
 """A lookup table's rows: pinned, or as they are at the time."""
@@ -68,19 +71,25 @@ def build_step(node: StepNode, event_time: str | None, tables: Mapping[str, Tabl
     if isinstance(step, RunningTopStep):
         first = step.running_top
         return RunningTop(node.id, first.n, first.order, first.by, first.rank, event_time)
-    if isinstance(step, JoinStep):
-        raise InternalError(f"join {node.id!r} is built by the compiler, which knows its schemas")
+    if isinstance(step, JoinStep | CustomStep):
+        raise InternalError(f"{node.kind} {node.id!r} is built by the compiler, which knows schemas and configuration")
     if not isinstance(step, TimedStep):
         return _transform(node.id, step, event_time, tables)
+    return _timed(node.id, step, event_time)
+
+
+def _timed(node_id: str, step: TimedStep, event_time: str | None) -> StatefulOperator:
+    if isinstance(step, WindowStep) and step.window.time == "processing":
+        return ProcessingTimeWindow(_window(node_id, step, PROCESSING_TIME))
     if event_time is None:
-        raise InternalError(f"step {node.id!r} without event time passed the spec's checks")
+        raise InternalError(f"step {node_id!r} without event time passed the spec's checks")
     if isinstance(step, DedupStep):
         spec = step.dedup
-        return Dedup(node.id, event_time, spec.by, spec.keep, spec.ttl, spec.allowed_lateness)
+        return Dedup(node_id, event_time, spec.by, spec.keep, spec.ttl, spec.allowed_lateness)
     if isinstance(step, TopStep):
         top = step.top
-        return TopN(node.id, event_time, top.n, top.order, top.by, top.tumbling, top.rank, top.allowed_lateness)
-    return _window(node.id, step, event_time)
+        return TopN(node_id, event_time, top.n, top.order, top.by, top.tumbling, top.rank, top.allowed_lateness)
+    return _window(node_id, step, event_time)
 
 
 def _transform(node_id: str, step: StatelessStep, event_time: str | None, tables: Mapping[str, TableRows]) -> Transform:
@@ -141,7 +150,7 @@ def _static_lookup(node_id: str, spec: LookupSpec, event_time: str | None, table
     )
 
 
-def _window(node_id: str, step: WindowStep, event_time: str) -> StatefulOperator:
+def _window(node_id: str, step: WindowStep, event_time: str) -> WindowOperator:
     spec = step.window
     shared: dict[str, Any] = {
         "aggregates": spec.aggregate,

@@ -27,7 +27,7 @@ DEFAULT_CLUSTER: Final = "default"
 SPILL_FOLDER: Final = "spill"
 _STATE_KEYS: Final = ("path", "dir", "memory")
 _NAMED_SECTIONS: Final = ("kafka", "catalogs", "object_stores")
-_SECTIONS: Final = (*_NAMED_SECTIONS, "state")
+_SECTIONS: Final = (*_NAMED_SECTIONS, "state", "operators")
 _OVERRIDE_PARTS: Final = 3
 
 Options = Mapping[str, Any]
@@ -44,6 +44,7 @@ class Config:
         state_path: Folder for checkpoints, the job store, the local catalog; absolute, may not exist yet.
         state_dir: Folder for the keyed state of running jobs; None: ``spill`` in the state folder.
         state_memory: Bytes of keyed state that a job keeps in memory; None: the default.
+        operators: ``MODULE:CLASS`` of custom operators, by the name that jobs call them.
         file: The file that was read, or None.
     """
 
@@ -54,6 +55,7 @@ class Config:
     file: Path | None = None
     state_dir: Path | None = None
     state_memory: int | None = None
+    operators: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def spill_path(self) -> Path:
@@ -108,6 +110,7 @@ class Config:
             "kafka": redact(self.kafka),
             "catalogs": redact(self.catalogs),
             "object_stores": redact(self.object_stores),
+            "operators": dict(self.operators),
         }
 
     def __repr__(self) -> str:
@@ -162,6 +165,7 @@ def load_config(
         file,
         home / Path(folder).expanduser() if folder else None,
         sections["state"].get("memory"),
+        sections["operators"],
     )
 
 
@@ -206,8 +210,22 @@ class _Reader:
             if section not in _SECTIONS:
                 raise self._error((section,), f"unknown section [{section}]", suggest(section, _SECTIONS))
             self._check_table((section,), content)
-            out[section] = self._state(content) if section == "state" else self._named(section, content)
+            match section:
+                case "state":
+                    out[section] = self._state(content)
+                case "operators":
+                    out[section] = self._operators(content)
+                case _:
+                    out[section] = self._named(section, content)
         return out
+
+    def _operators(self, content: Mapping[str, Any]) -> dict[str, Any]:
+        for name, place in content.items():
+            module, _, attribute = place.partition(":") if isinstance(place, str) else ("", "", "")
+            if not all(part.isidentifier() for part in (*module.split("."), *attribute.split("."))):
+                hint = f'write {name} = "my_package.my_module:MyClass"'
+                raise self._error(("operators", name), f"operators.{name} must be MODULE:CLASS, as text", hint)
+        return dict(content)
 
     def _state(self, content: Mapping[str, Any]) -> dict[str, Any]:
         for key, value in content.items():

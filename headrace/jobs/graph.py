@@ -11,6 +11,7 @@ from headrace.jobs.column_types import parse_schema
 from headrace.jobs.graph_steps import check_step
 from headrace.jobs.names import suggest
 from headrace.jobs.spec import AnySink, ChangelogSpec, IcebergSink, JobSpec, SourceSpec, TailSpec
+from headrace.jobs.spec_custom import CustomStep
 from headrace.jobs.spec_joins import JoinSpec, JoinStep
 from headrace.jobs.spec_steps import (
     AnyStep,
@@ -100,7 +101,9 @@ class JobGraph:
             return {time.column if time else None}
         node = by_id[ref.node]
         if isinstance(node.step, WindowStep) and ref.port == MAIN:
-            return {WINDOW_START}
+            return {WINDOW_START if node.step.window.time == "event" else None}
+        if isinstance(node.step, CustomStep) and ref.port == MAIN:
+            return {node.step.custom.event_time}
         if isinstance(node.step, JoinStep):
             return self._joined_times(node.step.join, node) if ref.port == MAIN else {None}
         return {column for above in node.inputs for column in self.event_times(above)}
@@ -374,7 +377,15 @@ def _resolve_steps(spec: JobSpec) -> list[StepNode]:
 
 
 def _ports(step: AnyStep) -> tuple[str, ...]:
-    timed = step.join.timed if isinstance(step, JoinStep) else isinstance(step, TimedStep)
+    match step:
+        case JoinStep():
+            timed = step.join.timed
+        case CustomStep():
+            timed = step.custom.order_by is not None
+        case WindowStep():
+            timed = step.window.time == "event"
+        case _:
+            timed = isinstance(step, TimedStep)
     return (MAIN, LATE) if timed else (MAIN,)
 
 

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from headrace.jobs.names import suggest
 from headrace.jobs.spec import JobSpec
+from headrace.jobs.spec_custom import CustomStep
 from headrace.jobs.spec_joins import JoinSpec, JoinStep
-from headrace.jobs.spec_steps import LookupSpec, LookupStep, TimedStep, TopStep, UnionStep
+from headrace.jobs.spec_steps import LookupSpec, LookupStep, TimedStep, TopStep, UnionStep, WindowStep
 from operators.windowed import WINDOW_START
 
 if TYPE_CHECKING:
@@ -36,7 +37,10 @@ def check_step(spec: JobSpec, graph: JobGraph, node: StepNode) -> None:
                 hint="use a step aggregate, which follows its input",
                 code="CHANGELOG_UNSUPPORTED",
             )
-        _check_event_time(spec, graph, node)
+        if not (isinstance(node.step, WindowStep) and node.step.window.time == "processing"):
+            _check_event_time(spec, graph, node)
+    if isinstance(node.step, CustomStep):
+        _check_custom(spec, graph, node, node.step)
     if isinstance(node.step, JoinStep):
         _check_join(spec, graph, node, node.step.join)
     if isinstance(node.step, TopStep) and node.step.top.tumbling is None:
@@ -48,6 +52,36 @@ def check_step(spec: JobSpec, graph: JobGraph, node: StepNode) -> None:
             message=f"union {node.id!r} reads a changelog, whose rows may be taken back",
             hint="unite streams of rows first and aggregate them together",
             code="CHANGELOG_UNSUPPORTED",
+        )
+
+
+def _check_custom(spec: JobSpec, graph: JobGraph, node: StepNode, step: CustomStep) -> None:
+    path, wanted = (*node.path, "custom"), step.custom
+    if graph.is_changelog(node.input):
+        raise spec.problem(
+            *path,
+            message=f"custom {node.id!r} reads a changelog, whose rows may be taken back after it has seen them",
+            hint="put it before the step that gives the changelog",
+            code="CHANGELOG_UNSUPPORTED",
+        )
+    if wanted.order_by is None:
+        for name in ("event_time", "allowed_lateness"):
+            if name in wanted.model_fields_set:
+                raise spec.problem(
+                    *path,
+                    name,
+                    message=f"custom {node.id!r} takes rows as they come, in no order of time",
+                    hint=f"add order_by, or leave {name} out",
+                )
+        return
+    _check_event_time(spec, graph, node)
+    (time,) = graph.event_times(node.input)
+    if wanted.order_by != time:
+        raise spec.problem(
+            *path,
+            "order_by",
+            message=f"custom {node.id!r} orders by {wanted.order_by!r}, and the event time of its rows is {time!r}",
+            hint=f"write order_by: {time}, or leave it out to take rows as they come",
         )
 
 

@@ -16,6 +16,7 @@ from headrace.jobs.backfill import BackfillRequest, derive, restrict, restrictio
 from headrace.jobs.parse import parse_job
 from headrace.jobs.records import Created, Draft, Job, Page, RequestKey, Transition
 from headrace.jobs.spec import JobSpec, KafkaSink
+from headrace.jobs.spec_custom import IN_MODULE, CustomStep
 from headrace.jobs.states import JobKind, JobState, StopMode
 from headrace.jobs.store import JobStore
 from headrace.kernel.clock import SystemClock
@@ -198,6 +199,7 @@ class JobService:
 def _parsed(spec: Mapping[str, Json]) -> JobSpec:
     checked = parse_job(dict(spec))
     _refuse_connections(checked)
+    _refuse_modules(checked)
     return checked
 
 
@@ -221,6 +223,22 @@ def _refuse_connections(spec: JobSpec) -> None:
     for index, sink in enumerate(spec.sinks):
         if isinstance(sink, KafkaSink):
             _refuse_options(spec, sink.kafka.options, ("sinks", index, "kafka", "options"))
+
+
+def _refuse_modules(spec: JobSpec) -> None:
+    """Whoever may create jobs chooses among the service's operators, not among all code that it can import."""
+    for index, step in enumerate(spec.steps):
+        if isinstance(step, CustomStep) and IN_MODULE in step.custom.name:
+            raise spec.problem(
+                "steps",
+                index,
+                "custom",
+                "operator",
+                message=f"operator {step.custom.name!r} is not registered with the service",
+                hint="have it registered in [operators] of the service's headrace.toml, or as an entry point of a "
+                "package that is installed there, and name it",
+                code="OPERATOR_NOT_REGISTERED",
+            )
 
 
 def _refuse_options(spec: JobSpec, options: Mapping[str, Any], path: tuple[str | int, ...]) -> None:

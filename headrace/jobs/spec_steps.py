@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from headrace.jobs.spec_base import Node, SpecModel, by_key
+from headrace.jobs.spec_custom import CustomStep
 from headrace.jobs.spec_joins import JoinStep
 from headrace.jobs.values import (
     AggregateExpression,
@@ -33,6 +34,7 @@ STEP_KINDS: Final = (
     "window",
     "aggregate",
     "running_top",
+    "custom",
 )
 """The keys that make a step."""
 
@@ -218,6 +220,11 @@ class WindowBase(SpecModel):
 
     by: AnyNumber = Field(default=(), description="Columns of the key.")
     aggregate: dict[str, AggregateExpression] = Field(min_length=1, description="Output column to SQL aggregate.")
+    time: Literal["event", "processing"] = Field(
+        default="event",
+        description="processing: rows lie in windows by the clock when they are read; the result then depends on when "
+        "that is.",
+    )
     allowed_lateness: Duration = lasting(
         "0s", description="Windows close, and rows are late, this much after the watermark has passed."
     )
@@ -316,7 +323,8 @@ Step = Annotated[
     | Annotated[TopStep, Tag("@top")]
     | Annotated[WindowStep, Tag("@window")]
     | Annotated[AggregateStep, Tag("@aggregate")]
-    | Annotated[RunningTopStep, Tag("@running_top")],
+    | Annotated[RunningTopStep, Tag("@running_top")]
+    | Annotated[CustomStep, Tag("@custom")],
     by_key(*STEP_KINDS),
 ]
 StatelessStep: TypeAlias = (
@@ -326,7 +334,7 @@ TimedStep: TypeAlias = DedupStep | TopStep | WindowStep
 """Steps that hold rows until the watermark has passed; late rows leave them through the port ``late``."""
 RunningStep: TypeAlias = AggregateStep | RunningTopStep
 """Steps that give out what holds so far, as a changelog."""
-StatefulStep: TypeAlias = TimedStep | RunningStep | JoinStep
+StatefulStep: TypeAlias = TimedStep | RunningStep | JoinStep | CustomStep
 AnyStep: TypeAlias = StatelessStep | StatefulStep
 
 

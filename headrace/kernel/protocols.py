@@ -314,6 +314,17 @@ class StatefulOperator(Protocol):
 
 
 @runtime_checkable
+class Ticks(Protocol):
+    """An instance of a stateful operator that goes by processing time, too."""
+
+    def tick(self, now_us: int) -> Emission:
+        """The wall clock shows ``now_us`` (microseconds since the epoch); give out what is due.
+
+        Called before rows are processed, and now and then when there are none. It may go back, also through a restart.
+        """
+
+
+@runtime_checkable
 class ShowsState(Protocol):
     """A stateful operator that can say what its state means."""
 

@@ -24,6 +24,7 @@ from headrace.kernel.protocols import (
     PreCommit,
     SinkContext,
     SinkWriter,
+    Ticks,
 )
 from headrace.runtime.graph import Graph, Leg, Role, SourceNode, StatefulNode, Stream
 from headrace.runtime.schemas import Schemas
@@ -74,6 +75,11 @@ class Dataflow:
         self._graph = graph
         self._operators = operators
         self._schemas = schemas
+        self._ticking = [
+            (node.id, instance)
+            for node in reversed(graph.stateful())
+            if isinstance(instance := operators[node.id], Ticks)
+        ]
         self._watermarks: dict[str, int] = {}
         self._ended: set[str] = set()
         self._writers: dict[str, SinkWriter] = {}
@@ -120,6 +126,18 @@ class Dataflow:
                 self._watermarks[node.id] = incoming
                 self._route(node.id, operator.advance(incoming))
             outgoing[node.id] = operator.outgoing_watermark(incoming)
+
+    def tick(self, now_us: int) -> bool:
+        """Let the wall clock run through the operators that go by it; says whether one gave something out.
+
+        The lowest ones first, so that each knows the time when rows come to it.
+        """
+        moved = False
+        for node_id, instance in self._ticking:
+            emission = instance.tick(now_us)
+            moved = moved or bool(emission)
+            self._route(node_id, emission)
+        return moved
 
     def end(self, source_id: str, source_watermarks: Mapping[str, int]) -> None:
         """A source has ended. If it can never go on, what it is united with waits for it no longer."""

@@ -207,6 +207,7 @@ class Attempt:
                 item = self._queue.get(timeout=IDLE_S)
             except queue.Empty:
                 item = None
+            self._moved |= self._flow.tick(self._clock.now_us())
             match item:
                 case Computed():
                     self._process(item)

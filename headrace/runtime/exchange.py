@@ -25,6 +25,7 @@ from headrace.kernel.protocols import (
     OperatorInstance,
     OperatorState,
     StatefulOperator,
+    Ticks,
 )
 
 _T = TypeVar("_T")
@@ -113,6 +114,12 @@ class Exchange:
     def advance(self, watermark: int) -> Emission:
         """See :class:`headrace.kernel.protocols.OperatorInstance`."""
         return self._together([partial(instance.advance, watermark) for instance in self._instances])
+
+    def tick(self, now_us: int) -> Emission:
+        """See :class:`headrace.kernel.protocols.Ticks`; for operators that do not go by the clock, nothing."""
+        return self._together(
+            [partial(instance.tick, now_us) for instance in self._instances if isinstance(instance, Ticks)]
+        )
 
     def drain(self) -> Emission:
         """See :class:`headrace.kernel.protocols.OperatorInstance`."""

@@ -254,6 +254,15 @@ def test_connections_are_the_services_own(client: httpx.Client) -> None:
     assert body["errors"][0]["pointer"] == "#/spec/sources/s/tail/options/plugin.library.paths"
 
 
+def test_operators_are_the_services_own(client: httpx.Client) -> None:
+    step = {"custom": {"operator": "antigravity:X", "by": ["origin"]}}
+    body = problem(client.post("/v1/jobs", json={"spec": spec(steps=[step])}), 422, "OPERATOR_NOT_REGISTERED")
+    assert body["errors"][0]["pointer"] == "#/spec/steps/0/custom/operator"
+    problem(client.post("/v1/backfills", json=backfill(spec(steps=[step]))), 422, "OPERATOR_NOT_REGISTERED")
+    step["custom"]["operator"] = "mine"
+    assert client.post("/v1/jobs", json={"spec": spec(steps=[step])}).status_code == 201
+
+
 def test_the_environment_is_the_services_own(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADRACE_TEST_SECRET", "hunter2")
     answer = client.post("/v1/jobs", json={"spec": spec("x", "end ${HEADRACE_TEST_SECRET}")})
