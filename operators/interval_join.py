@@ -36,7 +36,8 @@ class IntervalJoin(TimedJoin):
         id: Stable id; the state is bound to it.
         sides: The sides, with event times.
         lower_us: A left row is at least this much later than the right one, microseconds; may be negative.
-        upper_us: A left row is at most this much later than the right one; not below ``lower_us``.
+        upper_us: A left row is at most this much later than the right one; not below ``lower_us``. None: it is at most
+            as late as the right row's ``until`` says (:class:`operators.join_sides.JoinSide`); null: never.
         allowed_lateness_us: How much later than the watermark passes rows are given up, and are late.
 
     Raises:
@@ -46,11 +47,13 @@ class IntervalJoin(TimedJoin):
     id: str
     sides: JoinSides
     lower_us: int
-    upper_us: int
+    upper_us: int | None
     allowed_lateness_us: int = 0
 
     def __post_init__(self) -> None:
-        if self.lower_us > self.upper_us:
+        if (self.upper_us is None) == (self.sides.right.until is None):
+            raise SpecError(f"{self.sides.label}: within has an upper bound or until, one of them")
+        if self.upper_us is not None and self.lower_us > self.upper_us:
             raise SpecError(
                 f"{self.sides.label}: within has its lower bound above its upper one, so nothing can match",
                 hint="write within: {lower: -10m, upper: 0s}: right + lower <= left <= right + upper",
@@ -60,7 +63,8 @@ class IntervalJoin(TimedJoin):
     @property
     def fingerprint(self) -> str:
         """What the state depends on, as text that people can compare; types are checked when the state is opened."""
-        lower, upper = _signed(self.lower_us), _signed(self.upper_us)
+        upper = f"time {self.sides.right.until}" if self.upper_us is None else _signed(self.upper_us)
+        lower = _signed(self.lower_us)
         return f"interval join, {self.sides.describe()}, from {lower} to {upper}{self.lateness}"
 
     def output_schema(self, schema: pl.Schema) -> pl.Schema:  # noqa: ARG002 - the protocol's signature

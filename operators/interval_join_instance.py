@@ -11,7 +11,7 @@ from headrace.kernel.protocols import MAIN, Emission, OperatorState
 from operators.closed_time import ClosedTime
 from operators.join_pairs import pairs, right_name
 from operators.join_rows import MATCHED, ROW, HeldRows
-from operators.join_sides import SIDE, TIME, JoinSides, Side
+from operators.join_sides import SIDE, TIME, UNTIL, JoinSides, Side
 from operators.merged import fitting
 
 VERSION: Final = 1
@@ -22,7 +22,8 @@ class IntervalJoinInstance:
 
     Args:
         sides: The sides.
-        bounds: How much later a left row is than the right one, at least and at most, microseconds.
+        bounds: How much later a left row is than the right one, at least and at most, microseconds; None: right rows
+            say until when.
         lateness: How much later than the watermark rows are given up, microseconds.
         schema: Types of the tagged rows.
         state: Where to resume.
@@ -34,7 +35,7 @@ class IntervalJoinInstance:
     def __init__(
         self,
         sides: JoinSides,
-        bounds: tuple[int, int],
+        bounds: tuple[int, int | None],
         lateness: int,
         schema: pl.Schema,
         state: OperatorState | None,
@@ -72,7 +73,7 @@ class IntervalJoinInstance:
         """Give out everything that has found no match. Time up to then is closed."""
         last = [
             time - ahead + 1
-            for held, ahead in ((self._left, self._lower), (self._right, -self._upper))
+            for held, ahead in ((self._left, self._lower), (self._right, -(self._upper or 0)))
             if (time := held.latest) is not None
         ]
         return self.advance(max(last) + self._lateness) if last else {}
@@ -88,7 +89,8 @@ class IntervalJoinInstance:
         for side in kept:
             held = self._held(side)
             if held.earliest is not None:
-                waiting.append(max(held.earliest, self._bound(side, closed)))
+                is_bound = side == "left" or self._upper is not None
+                waiting.append(max(held.earliest, self._bound(side, closed)) if is_bound else held.earliest)
         return min(waiting)
 
     def rows_held(self) -> int:
@@ -103,9 +105,10 @@ class IntervalJoinInstance:
 
     def _opened(self, side: Side, schema: pl.Schema, state: OperatorState | None) -> HeldRows:
         layout = self._of(side, pl.DataFrame(schema=schema)).schema
+        by = UNTIL if UNTIL in layout else TIME
         if state is None:
-            return HeldRows(pl.DataFrame(schema=layout))
-        return HeldRows(fitting(state, side, layout, VERSION, self._sides.label))
+            return HeldRows(pl.DataFrame(schema=layout), by)
+        return HeldRows(fitting(state, side, layout, VERSION, self._sides.label), by)
 
     def _held(self, side: Side) -> HeldRows:
         return self._left if side == "left" else self._right
@@ -114,7 +117,8 @@ class IntervalJoinInstance:
         """The rows of one side with its own columns."""
         mine = pl.col(SIDE) if side == "right" else ~pl.col(SIDE)
         matched = [pl.lit(value=False).alias(MATCHED)] if self._notes_matches(side) else []
-        return rows.filter(mine).select(*self._sides.keys, TIME, *self._sides.own(side), *matched)
+        until = [UNTIL] if side == "right" and self._upper is None else []
+        return rows.filter(mine).select(*self._sides.keys, TIME, *until, *self._sides.own(side), *matched)
 
     def _notes_matches(self, side: Side) -> bool:
         return self._sides.keeps(side) and not self._sides.half
@@ -124,12 +128,11 @@ class IntervalJoinInstance:
         mine = self._held(side)
         before = mine.height
         mine.add(fresh)
-        low, high = self._reach(side, fresh)
         other = self._held("right" if side == "left" else "left")
-        near = other.numbered().filter(pl.col(TIME).is_between(low, high))
+        near = other.numbered().filter(self._reachable(side, fresh))
         own = mine.numbered().slice(before)
         left, right = (own, near) if side == "left" else (near, own)
-        found = pairs(self._sides, left, right, (self._lower, self._upper), fresh.height + other.height)
+        found = self._pairs(left, right, fresh.height + other.height)
         if not found.height:
             return []
         if self._sides.half:
@@ -141,18 +144,27 @@ class IntervalJoinInstance:
             self._right.mark(found[right_name(ROW)])
         return [found.select(self._sides.outputs(TIME, right_name(TIME)))]
 
-    def _reach(self, side: Side, fresh: pl.DataFrame) -> tuple[int, int]:
-        """Between which event times the other side's rows lie that fresh rows may match."""
+    def _reachable(self, side: Side, fresh: pl.DataFrame) -> pl.Expr:
+        """Which of the other side's rows fresh rows may match, by event time: what is surely out of reach is not."""
         first, last = fresh[TIME].min(), fresh[TIME].max()
         if not isinstance(first, int) or not isinstance(last, int):
-            return 0, -1
-        if side == "left":
-            return first - self._upper, last - self._lower
-        return first + self._lower, last + self._upper
+            return pl.lit(value=False)
+        if side == "right":
+            until = fresh[UNTIL].max() if self._upper is None else last + self._upper
+            return pl.col(TIME).is_between(first + self._lower, until)
+        if self._upper is None:
+            return (pl.col(TIME) <= last - self._lower) & (pl.col(UNTIL) >= first)
+        return pl.col(TIME).is_between(first - self._upper, last - self._lower)
+
+    def _pairs(self, left: pl.LazyFrame, right: pl.LazyFrame, rows: int) -> pl.DataFrame:
+        if self._upper is not None:
+            return pairs(self._sides, left, right, (self._lower, self._upper), rows)
+        after = pl.col(TIME) - pl.col(right_name(TIME)) >= self._lower
+        return pairs(self._sides, left, right, None, rows, near=after & (pl.col(TIME) <= pl.col(right_name(UNTIL))))
 
     def _bound(self, side: Side, closed: int) -> int:
-        """Rows of a side before this event time can find no match any more."""
-        return closed + self._lower if side == "left" else closed - self._upper
+        """Rows of a side whose time is up before this can find no match any more."""
+        return closed + self._lower if side == "left" else closed - (self._upper or 0)
 
     def _expire(self, closed: int) -> Emission:
         out = []

@@ -26,6 +26,7 @@ def pairs(
     bounds: tuple[int, int] | None,
     rows: int,
     also: Sequence[str] = (),
+    near: pl.Expr | None = None,
 ) -> pl.DataFrame:
     """The pairs that match: the columns of both sides, keys and shared columns once.
 
@@ -36,6 +37,7 @@ def pairs(
         bounds: How much later the left row is, at least and at most, microseconds; None: time says nothing.
         rows: How many rows both have, about.
         also: Further columns that must be equal.
+        near: A further condition, over the columns of pairs.
     """
     on = [*sides.keys, *also]
     own = sides.own("right")
@@ -49,6 +51,8 @@ def pairs(
     found = left.join(right, on=on, how="inner", nulls_equal=False)
     if bounds is not None:
         found = found.filter((pl.col(TIME) - pl.col(right_name(TIME))).is_between(*bounds)).drop(_BUCKET)
+    if near is not None:
+        found = found.filter(near)
     with computing(sides.label):
         return sides.matching(found).collect(engine=engine_for(rows))
 

@@ -22,11 +22,13 @@ class HeldRows:
 
     Args:
         rows: Where to resume: rows with event time, and maybe :data:`MATCHED`.
+        by: The column by which rows are let go of, microseconds.
     """
 
-    def __init__(self, rows: pl.DataFrame) -> None:
+    def __init__(self, rows: pl.DataFrame, by: str = TIME) -> None:
         self._rows = rows
-        self._earliest = _earliest(rows)
+        self._by = by
+        self._earliest = _earliest(rows, by)
 
     @property
     def rows(self) -> pl.DataFrame:
@@ -41,12 +43,12 @@ class HeldRows:
     @property
     def earliest(self) -> int | None:
         """The earliest event time; None without rows."""
-        return self._earliest
+        return self._earliest if self._by == TIME else _earliest(self._rows, TIME)
 
     @property
     def latest(self) -> int | None:
-        """The latest event time; None without rows."""
-        time = self._rows[TIME].max()
+        """The latest time by which rows are let go of; None without rows."""
+        time = self._rows[self._by].max()
         return time if isinstance(time, int) else None
 
     def numbered(self) -> pl.LazyFrame:
@@ -60,7 +62,7 @@ class HeldRows:
         self._rows = self._rows.vstack(rows)
         if self._rows.n_chunks() > _MAX_CHUNKS:
             self._rows = self._rows.rechunk()
-        times = [time for time in (self._earliest, _earliest(rows)) if time is not None]
+        times = [time for time in (self._earliest, _earliest(rows, self._by)) if time is not None]
         self._earliest = min(times, default=None)
 
     def mark(self, places: pl.Series) -> None:
@@ -77,23 +79,23 @@ class HeldRows:
         return self._taken(gone)
 
     def take_before(self, time: int) -> pl.DataFrame:
-        """Take out the rows with event time before ``time``."""
+        """Take out the rows whose time is up before ``time``."""
         if self._earliest is None or self._earliest >= time:
             return self._rows.clear()
-        return self._taken(self._rows[TIME] < time)
+        return self._taken(self._rows[self._by] < time)
 
     def drop_before(self, time: int) -> None:
-        """Let go of the rows with event time before ``time``; some stay until it pays to look at all."""
+        """Let go of the rows whose time is up before ``time``; some stay until it pays to look at all."""
         if self._earliest is None or self._earliest >= time:
             return
-        gone = self._rows[TIME] < time
+        gone = self._rows[self._by] < time
         if int(gone.sum()) * 4 >= self._rows.height:
             self._taken(gone)
 
     def _taken(self, gone: pl.Series) -> pl.DataFrame:
         taken = self._rows.filter(gone)
         self._rows = self._rows.filter(~gone)
-        self._earliest = _earliest(self._rows)
+        self._earliest = _earliest(self._rows, self._by)
         return taken
 
 
@@ -102,6 +104,6 @@ def value_of(places: pl.Series) -> pl.Series:
     return pl.repeat(value=True, n=places.len(), dtype=pl.Boolean(), eager=True)
 
 
-def _earliest(rows: pl.DataFrame) -> int | None:
-    time = rows[TIME].min()
+def _earliest(rows: pl.DataFrame, by: str) -> int | None:
+    time = rows[by].min()
     return time if isinstance(time, int) else None

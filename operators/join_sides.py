@@ -34,6 +34,9 @@ SIDE: Final = "_side"
 TIME: Final = "_time"
 """The row's event time, microseconds."""
 
+UNTIL: Final = "_until"
+"""The last event time of left rows that a right row may match, microseconds; only where the right side says so."""
+
 _KEY: Final = "_key:"
 _LATER: Final = pl.Datetime("us", "UTC")
 
@@ -48,6 +51,7 @@ class JoinSide:
         time: Its event-time column; None: the join needs none.
         prefix: Put before the names of its columns, but those of shared keys.
         instead: A column that gives the event time of rows that have none.
+        until: A column of the right side: the last event time of left rows that a row may match.
         fed_by: What its rows come from, in words: state of another input does not serve it.
     """
 
@@ -56,6 +60,7 @@ class JoinSide:
     time: str | None = None
     prefix: str = ""
     instead: str | None = None
+    until: str | None = None
     fed_by: str = ""
 
     def microseconds(self, where: str) -> pl.Expr | None:
@@ -218,6 +223,8 @@ class JoinSides:
         time = given.microseconds(self.label)
         if time is not None:
             tags.append(time.alias(TIME))
+        if self.right.until is not None:
+            tags.append(self._until(side).alias(UNTIL))
         tags += [
             one_zero(pl.col(name), given.schema[name]).alias(key) for key, name in zip(self.keys, given.on, strict=True)
         ]
@@ -225,6 +232,12 @@ class JoinSides:
             one = pl.lit(1, columns.WEIGHT_TYPE)
             tags.append(pl.col(columns.WEIGHT) if columns.WEIGHT in schema else one.alias(columns.WEIGHT))
         return rows.select(*tags, *both, cs.by_name(columns.ROW_WATERMARK, require_all=False))
+
+    def _until(self, side: Side) -> pl.Expr:
+        column = self.right.until
+        if side == "left" or column is None:
+            return pl.lit(None, pl.Int64)
+        return times.microseconds(column, self.right.schema[column], self.label).fill_null(times.EARLIEST)
 
     def _both(self) -> pl.Schema:
         return pl.Schema({**self.own("left"), **self.own("right")})
@@ -238,7 +251,7 @@ class JoinSides:
         if not self.left.on:
             raise SpecError(f"{self.label} has no key", hint="name the columns that are equal on both sides in `on`")
         for word, side in (("left", self.left), ("right", self.right)):
-            wanted = [*side.on, *([side.time] if side.time else [])]
+            wanted = [*side.on, *(name for name in (side.time, side.until) if name)]
             for name in wanted:
                 if name not in side.schema:
                     raise column_not_found(name, side.schema.names(), f"{self.label}, {word} side,")

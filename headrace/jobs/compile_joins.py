@@ -60,6 +60,7 @@ def join_nodes(node_id: str, join: JoinSpec, left: JoinedStream, right: JoinedSt
             right.time if join.timed else None,
             join.right_prefix,
             columns.TIMESTAMP if deletes else None,
+            None if join.within is None else join.within.until,
             right.fed_by,
         ),
         join.where,
@@ -76,7 +77,8 @@ def join_nodes(node_id: str, join: JoinSpec, left: JoinedStream, right: JoinedSt
 
 def _operator(node_id: str, join: JoinSpec, sides: JoinSides) -> StatefulOperator:
     if join.within is not None:
-        return IntervalJoin(node_id, sides, join.within.lower, join.within.upper, join.allowed_lateness)
+        upper = join.within.upper if join.within.until is None else None
+        return IntervalJoin(node_id, sides, join.within.lower, upper, join.allowed_lateness)
     if join.as_of is not None:
         return VersionJoin(node_id, sides, join.as_of.direction, join.as_of.within, join.allowed_lateness)
     if join.window is not None:

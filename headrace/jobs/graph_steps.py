@@ -95,6 +95,8 @@ def _check_join(spec: JobSpec, graph: JobGraph, node: StepNode, join: JoinSpec) 
             message=f"join {node.id!r} has {' and '.join(stated)}, which are different kinds of join",
             hint="keep one of them",
         )
+    if join.within is not None and join.within.until is not None and "upper" in join.within.model_fields_set:
+        raise spec.problem(*path, "within", message="within has upper and until, which are two ends", hint="keep one")
     if join.kind == "as_of":
         _check_versions(spec, node, join)
     if join.event_time is not None and join.kind != "within":

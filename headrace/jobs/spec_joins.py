@@ -22,7 +22,10 @@ class WithinSpec(SpecModel):
     """How far apart the event times of two rows may be."""
 
     lower: SignedDuration = lasting("0s", description="A left row is at least this much later than the right one;")
-    upper: SignedDuration = lasting("0s", description="and at most this much later.")
+    upper: SignedDuration = lasting("0s", description="and at most this much later;")
+    until: str | None = Field(
+        default=None, description="or, in place of upper, at most as late as this column of the right row says."
+    )
 
 
 class JoinTumblingSpec(SpecModel):

@@ -178,6 +178,8 @@ BOTH = {"on": {"item": "id"}, "right_prefix": "r_"}
     ("join", "message"),
     [
         ({"within": "1h", "ttl": "1h"}, "within and ttl, which are different kinds"),
+        ({"within": {"upper": "1h", "until": "since"}}, "upper and until, which are two ends"),
+        ({"within": {"until": "zz"}}, "names column 'zz'"),
         ({"as_of": "backward", "how": "full"}, "as_of joins are left or inner, not full"),
         ({"as_of": "forward"}, "a forward version may come at any time"),
         ({"as_of": "backward", "where": "price > 1"}, "takes one version by its time"),

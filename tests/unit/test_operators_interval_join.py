@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import polars as pl
 import pytest
 from hypothesis import given, settings
@@ -13,9 +15,10 @@ from headrace.kernel.protocols import MAIN, Determinism
 from headrace.testing import operator_context
 from operators.interval_join import IntervalJoin
 from operators.join_sides import JoinSide, JoinSides
-from tests.joins import HOWS, STREAMS, TURNS, WHERE, matches, model, plain, play, schema_of, sides_of, tagged
+from tests.joins import HOWS, STREAMS, TURNS, WHERE, in_order, matches, model, plain, play, schema_of, sides_of, tagged
 from tests.windows import CUTS, RESTARTS, Row, frame_of, stored
 
+TIMES = pl.Datetime("us", "UTC")
 BOUNDS = st.sampled_from([(0, 0), (-5, 5), (-20, 0), (0, 7), (3, 9), (-9, -4)])
 
 
@@ -45,6 +48,29 @@ def test_equals_the_model_whatever_the_cuts_and_turns(
     assert found.late == streams.late(lateness)
     assert found.instance.counts == {"dropped_late": 0, "null_event_time": 0}
     assert found.instance.rows_held() == 0 or how not in {"full", "anti"}
+
+
+def limited(frame: pl.DataFrame, side: str) -> pl.DataFrame:
+    """The right side's rows with the last time that they match: the more, the higher x is; never without."""
+    until = (pl.col("t").to_physical() + 6 * pl.col("x")).cast(pl.Datetime("us", "UTC"))
+    return frame.with_columns(until.alias("u")) if side == "right" else frame
+
+
+@settings(max_examples=40, deadline=None)
+@given(STREAMS, CUTS, CUTS, TURNS, RESTARTS, st.sampled_from(HOWS), st.sampled_from([0, -7, 3]), st.booleans())
+def test_a_right_row_may_say_until_when_it_matches(streams, cuts, others, turns, restarts, how, lower, later) -> None:
+    sides = sides_of(how, later="at" if later and how not in {"semi", "anti"} else None, right={"u": TIMES})
+    until = JoinSides("j", how, sides.left, replace(sides.right, until="u"), later=sides.later)
+    operator = IntervalJoin("j", until, lower, None)
+    time = sides.later or {"right": "r_t", "full": None}.get(how, "t")
+    found = play(operator, streams, (cuts, others), turns, restarts, time=time, shape=limited)
+
+    def match(a: Row, b: Row) -> bool:
+        return matches(a, b, where=False) and b.x is not None and b.t + lower <= a.t <= b.t + 6 * b.x
+
+    rows = [row for frame in found.main for row in plain(frame.drop("r_u", strict=False)).rows()]
+    assert in_order(rows) == model(how, *streams.on_time(), match, later=sides.later is not None)
+    assert found.late == streams.late()
 
 
 def test_rows_are_held_only_while_they_may_find_a_match() -> None:
@@ -146,6 +172,7 @@ def _side(prefix="", **changes) -> JoinSide:
     ("make", "message"),
     [
         (lambda: joined(bounds=(5, -5)), "lower bound above its upper one"),
+        (lambda: joined(bounds=(0, None)), "an upper bound or until, one of them"),
         (lambda: joined(lateness=-1), "negative allowed lateness"),
         (lambda: JoinSides("j", "inner", _side(), _side()), "both sides have 't', 'x', 'y'"),
         (lambda: JoinSides("j", "inner", _side(), _side("r_"), later="x"), "both sides have 'x'"),
