@@ -14,7 +14,7 @@ import polars as pl
 
 from headrace.kernel.protocols import Json
 from hybrid_source.distinct_rows import DistinctRows
-from hybrid_source.history_rows import Trim, shape
+from hybrid_source.history_rows import Trim, net, shape
 from hybrid_source.iceberg_plan import PlanReport
 from hybrid_source.predicates import all_of
 from hybrid_source.resolution import OffsetNames
@@ -135,7 +135,7 @@ class HistoryPlan:
                 split.watermark,
                 split.records,
                 split.nbytes,
-                tuple(file.path for file in split.files),
+                split.paths,
             )
 
     def _scanned(self, split: Split) -> pl.LazyFrame:
@@ -143,7 +143,8 @@ class HistoryPlan:
         return self._scan(split)
 
     def _shaped(self, scan: Callable[[Split], pl.LazyFrame], split: Split) -> pl.LazyFrame:
-        return shape(scan(split), self._stored, self._columns, self.predicate, self._absent)
+        rows = shape(scan(split), self._stored, self._columns, self.predicate, self._absent)
+        return net(rows) if any(file.changes for file in split.files) else rows
 
     def _distinct_scan(self, names: OffsetNames, cursor: Json) -> Callable[[Split], pl.LazyFrame]:
         rows = DistinctRows(self._stored, names)

@@ -122,3 +122,17 @@ def _system_column(name: str, dtype: pl.DataType, stored: pl.Schema) -> pl.Expr:
     if isinstance(dtype, pl.Datetime) and found.is_integer():
         return pl.from_epoch(name, "ms").dt.replace_time_zone("UTC").cast(dtype).alias(name)
     return pl.col(name).cast(dtype)
+
+
+def net(rows: pl.LazyFrame) -> pl.LazyFrame:
+    """Rows with weights, without those that cancel out; each with weight -1 or +1, what is taken back first.
+
+    Rows that agree in the columns that are there are the same row. Without the column of the weights nothing is done.
+    """
+    names = rows.collect_schema().names()
+    if system.WEIGHT not in names:
+        return rows
+    weight, others = pl.col(system.WEIGHT), [name for name in names if name != system.WEIGHT]
+    summed = rows.group_by(others).agg(weight.sum()) if others else rows.select(weight.sum())
+    times = weight.sign().repeat_by(weight.abs())
+    return summed.filter(weight != 0).with_columns(times).explode(system.WEIGHT).select(names).sort(system.WEIGHT)

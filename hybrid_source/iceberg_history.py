@@ -22,6 +22,7 @@ from headrace.kernel.errors import DataError, IdentityError, NotFoundError, Snap
 from headrace.kernel.protocols import Json
 from hybrid_source.history import HistoryPlan, HistoryQuery
 from hybrid_source.history_rows import source_schema
+from hybrid_source.iceberg_changes import plan_changes
 from hybrid_source.iceberg_increments import (
     Increment,
     OnChange,
@@ -64,7 +65,8 @@ def open_iceberg(
         name: ``catalog.namespace.table``, for messages and the pin.
         snapshot_id: The snapshot to read; None for the current one.
         since: Read only what the snapshots after this one (exclusive) have appended; None: all rows.
-        on_change: What to do with snapshots of an increment that changed or deleted rows.
+        on_change: What to do with snapshots of an increment that changed or deleted rows. With ``changelog`` all rows
+            have a weight.
         pin: A pin from earlier; it decides alone, but for ``on_change``.
 
     Raises:
@@ -77,9 +79,10 @@ def open_iceberg(
         chosen = _chosen(table, name, snapshot_id)
     else:
         chosen, since = _pinned(table, name, pin), pin.get("since")
+    weights = on_change == "changelog"
     if since is None or chosen is None:
-        return IcebergHistory(table, name, chosen)
-    return IcebergHistory(table, name, chosen, increment(table, name, since, chosen, on_change))
+        return IcebergHistory(table, name, chosen, weights=weights)
+    return IcebergHistory(table, name, chosen, increment(table, name, since, chosen, on_change), weights=weights)
 
 
 def newer_pin(table: Table, name: str, pin: Json, on_change: OnChange = "fail") -> Json:
@@ -216,12 +219,20 @@ class EventTimes:
 class IcebergHistory:
     """A table at one snapshot, or an increment up to it. Columns are those of the current schema, by field id."""
 
-    def __init__(self, table: Table, name: str, snapshot: Snapshot | None, increment: Increment | None = None) -> None:
+    def __init__(
+        self,
+        table: Table,
+        name: str,
+        snapshot: Snapshot | None,
+        increment: Increment | None = None,
+        *,
+        weights: bool = False,
+    ) -> None:
         self._table = table
         self._name = name
         self._snapshot = snapshot
         self._increment = increment
-        self._scanner = IcebergScanner(table)
+        self._scanner = IcebergScanner(table, weights=weights)
         self._times: dict[str, EventTimes] = {}
 
     @property
@@ -276,7 +287,9 @@ class IcebergHistory:
             return True
         with mapping(f"read the manifests of table {self._name}"):
             if self._increment is not None:
-                return not any(added_manifests(self._table, snapshot) for snapshot in self._increment.appends)
+                return self._increment.before is None and not any(
+                    added_manifests(self._table, snapshot) for snapshot in self._increment.appends
+                )
             return not any(
                 manifest.has_added_files() or manifest.has_existing_files()
                 for manifest in self._snapshot.manifests(self._table.io)
@@ -295,11 +308,13 @@ class IcebergHistory:
                 raise snapshot_gone(self._name, self.snapshot_id, str(error)) from error
         splits = SplitPlan(files, query.target, self._row_groups)
         pushed = None if isinstance(pruning.iceberg, AlwaysTrue) else str(pruning.iceberg)
-        return HistoryPlan(
-            splits, report, pruning.residual, self.stored, query, self._scanner.scan, self._check, pushed
-        )
+        return HistoryPlan(splits, report, pruning.residual, self.stored, query, self._scan, self._check, pushed)
 
     def _files(self, wanted: BooleanExpression, query: HistoryQuery) -> tuple[list[HistoryFile], PlanReport]:
+        if self._increment is not None and self._increment.before is not None and self._snapshot is not None:
+            return plan_changes(
+                self._table, self._name, self._increment.before, self._snapshot, wanted, query.event_time
+            )
         if self._increment is not None:
             return plan_increment(self._table, self._name, self._increment, wanted, query.event_time, query.bounds)
         return plan_files(self._table, self._name, self._snapshot, wanted, query.event_time, query.bounds)
@@ -349,8 +364,14 @@ class IcebergHistory:
     def _entries(self) -> Iterator[list[ManifestEntry]]:
         if self._increment is None:
             return data_entries(self._table, self._snapshot)
-        manifests = [m for snapshot in self._increment.appends for m in added_manifests(self._table, snapshot)]
+        manifests = [m for snapshot in self._increment.giving for m in added_manifests(self._table, snapshot)]
         return added_entries(self._table, manifests, AlwaysTrue())
+
+    def _scan(self, split: Split) -> pl.LazyFrame:
+        try:
+            return self._scanner.scan(split)
+        except FileNotFoundError as error:  # a delete file
+            raise snapshot_gone(self._name, self.snapshot_id, str(error)) from error
 
     def _row_groups(self, file: HistoryFile) -> Sequence[int]:
         try:
@@ -361,10 +382,10 @@ class IcebergHistory:
     def _check(self, split: Split) -> None:
         io = self._table.io
         if not isinstance(io, PyArrowFileIO):
-            missing = [file.path for file in split.files if not io.new_input(file.path).exists()]
+            missing = [path for path in split.paths if not io.new_input(path).exists()]
         else:
-            scheme, netloc, _ = io.parse_location(split.files[0].path)
-            paths = [io.parse_location(file.path)[2] for file in split.files]
+            scheme, netloc, _ = io.parse_location(split.paths[0])
+            paths = [io.parse_location(path)[2] for path in split.paths]
             infos = io.fs_by_scheme(scheme, netloc).get_file_info(paths)
             missing = [info.path for info in infos if info.type == FileType.NotFound]
         if missing:

@@ -5,7 +5,8 @@ that a file which compaction has rewritten since is still read once, as it was a
 take anything back: an increment is what happened, not what is left.
 
 Operations (Iceberg spec, snapshot summary): ``append`` is read, ``replace`` changes no rows and is passed over,
-``overwrite`` and ``delete``, and any snapshot that adds delete files, go by the declared policy.
+``overwrite`` and ``delete``, and any snapshot that adds delete files, go by the declared policy
+(:mod:`hybrid_source.iceberg_changes` reads them).
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ from headrace.kernel.errors import DataError, SnapshotGoneError
 from hybrid_source.iceberg_plan import Compactor, PlanReport, opened_manifests
 from hybrid_source.splits import HistoryFile
 
-OnChange: TypeAlias = Literal["fail", "skip"]
-"""What to do with a snapshot that changed or deleted rows: refuse it, or pass over it with its rows unread."""
+OnChange: TypeAlias = Literal["fail", "skip", "changelog"]
+"""What to do with a snapshot that changed or deleted rows: refuse it, pass over it with its rows unread, or read what
+it took away and gave."""
 
 CHANGED: Final = "TABLE_CHANGED"
 NOT_AN_ANCESTOR: Final = "SNAPSHOT_NOT_ANCESTOR"
@@ -39,19 +41,27 @@ class Increment:
     Attributes:
         since: The snapshot before the increment (exclusive).
         appends: Snapshots whose files are read, oldest first.
-        changes: Snapshots that changed or deleted rows, oldest first; passed over.
+        changes: Snapshots that changed or deleted rows, oldest first; passed over, unless ``before`` is there.
+        before: The snapshot before the increment, where the difference of the two is read. ``appends`` is empty then.
     """
 
     since: int
     appends: tuple[Snapshot, ...]
     changes: tuple[Snapshot, ...] = ()
+    before: Snapshot | None = None
+
+    @property
+    def giving(self) -> tuple[Snapshot, ...]:
+        """The snapshots whose added files are read."""
+        return self.appends if self.before is None else self.changes
 
 
 def increment(table: Table, name: str, since: int, to: Snapshot, on_change: OnChange = "fail") -> Increment:
     """The increment from snapshot ``since`` (exclusive) to ``to`` (inclusive). Reads the loaded metadata only.
 
     Raises:
-        SnapshotGoneError: Snapshots between the two have been expired, so that what they did cannot be known.
+        SnapshotGoneError: Snapshots between the two have been expired, so that what they did cannot be known; or the
+            first itself, from which a change takes rows away.
         DataError: ``SNAPSHOT_NOT_ANCESTOR``: the table was rolled back behind ``since``, or replaced.
         DataError: ``TABLE_CHANGED``: a snapshot overwrote or deleted rows, and the policy is ``fail``.
     """
@@ -59,6 +69,11 @@ def increment(table: Table, name: str, since: int, to: Snapshot, on_change: OnCh
     changes = tuple(snapshot for snapshot in line if is_change(snapshot))
     if changes and on_change == "fail":
         raise _changed(name, changes[0])
+    if changes and on_change == "changelog":
+        before = table.metadata.snapshot_by_id(since)
+        if before is None:
+            raise _expired(name, since, to)
+        return Increment(since, (), line, before)
     return Increment(since, tuple(s for s in line if operation(s) == "append" and s not in changes), changes)
 
 
@@ -177,7 +192,8 @@ def _changed(name: str, snapshot: Snapshot) -> DataError:
     return DataError(
         f"snapshot {snapshot.snapshot_id} of table {name} is no append: its operation is {kind}",
         detail=f"rows that were there before may have been changed or deleted{f' ({counts})' if counts else ''}",
-        hint="set on_change: skip to read appended rows only, as if it had not happened; or start the job afresh",
+        hint="set on_change: skip to read appended rows only, as if it had not happened, or on_change: changelog (with "
+        "another uid) to read what it changed; or start the job afresh",
         code=CHANGED,
         context={"table": name, "snapshot_id": str(snapshot.snapshot_id), "operation": kind},
     )

@@ -90,7 +90,7 @@ def plan_files(
         return [], PlanReport(0, 0, 0, 0, 0, 0)
     planner = ManifestGroupPlanner(table.metadata, table.io, row_filter)
     manifests = snapshot.manifests(table.io)
-    deletes = _delete_index(planner, [m for m in manifests if m.content == ManifestContent.DELETES], name)
+    deletes = delete_index(planner, [m for m in manifests if m.content == ManifestContent.DELETES], name)
     data = [m for m in manifests if m.content == ManifestContent.DATA]
     compact = Compactor(table, name, deletes, event_time, bounds)
     files: list[HistoryFile] = []
@@ -137,7 +137,12 @@ def opened_manifests(planner: ManifestGroupPlanner, manifests: Sequence[Manifest
         yield from planner.plan_manifest_entries(manifests[start : start + _MANIFESTS_AT_ONCE])
 
 
-def _delete_index(planner: ManifestGroupPlanner, manifests: Sequence[ManifestFile], name: str) -> DeleteFileIndex:
+def delete_index(planner: ManifestGroupPlanner, manifests: Sequence[ManifestFile], name: str) -> DeleteFileIndex:
+    """The delete files of some manifests.
+
+    Raises:
+        UserError: ``TABLE_UNSUPPORTED``: equality deletes.
+    """
     index = DeleteFileIndex()
     for entries in opened_manifests(planner, manifests):
         for entry in entries:

@@ -49,8 +49,23 @@ class DeleteFile:
 
 
 @dataclass(frozen=True, slots=True)
+class FileChange:
+    """What a change of a table did to one data file.
+
+    Attributes:
+        file: The file.
+        before: Where the positions of the rows stand that were deleted before; None: the file was not there.
+        after: Likewise afterwards; None: the file is there no longer.
+    """
+
+    file: HistoryFile
+    before: tuple[DeleteFile, ...] | None
+    after: tuple[DeleteFile, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
 class HistoryFile:
-    """One data file, compactly.
+    """One data file, compactly; or what a change did to several files, which is read as one.
 
     Attributes:
         path: Its location.
@@ -60,6 +75,7 @@ class HistoryFile:
         partition: Iceberg partition (spec id, values) where reading needs it.
         deletes: Where positions of its deleted rows stand.
         bounds: Exact (lower, upper) bounds of the columns that the query asked for; None where there are none.
+        changes: The changed files, instead of one file.
     """
 
     path: str
@@ -69,6 +85,17 @@ class HistoryFile:
     partition: tuple[int, Any] | None = None
     deletes: tuple[DeleteFile, ...] = ()
     bounds: tuple[tuple[Any, Any] | None, ...] = ()
+    changes: tuple[FileChange, ...] = ()
+
+    @property
+    def alone(self) -> bool:
+        """It makes a split of its own: positions count within one file, and a change is one."""
+        return bool(self.deletes or self.changes)
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The locations of all data files."""
+        return tuple(change.file.path for change in self.changes) or (self.path,)
 
     @property
     def key(self) -> tuple[bool, int, str]:
@@ -95,6 +122,11 @@ class Split:
     nbytes: int
     cursor: Json
     watermark: int | None
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The locations of its data files."""
+        return tuple(path for file in self.files for path in file.paths)
 
 
 RowGroups = Callable[[HistoryFile], Sequence[int]]
@@ -193,16 +225,19 @@ class SplitPlan:
         return None if low is None else low - 1 if low != NO_EVENT_TIME else END_OF_HISTORY
 
     def _is_large(self, file: HistoryFile) -> bool:
+        return not file.changes and self._exceeds(file)
+
+    def _exceeds(self, file: HistoryFile) -> bool:
         return file.records > self._target.rows * 3 // 2 or file.nbytes > self._target.nbytes * 3 // 2
 
     def _bundle(self, start: int) -> int:
         """Index after the last file of the split that begins at ``start``: at least one file."""
         end = start + 1
-        if self._files[start].deletes:  # positions count within one file
+        if self._files[start].alone:
             return end
         while (
             end < len(self._files)
-            and not self._files[end].deletes
+            and not self._files[end].alone
             and self._records[end + 1] - self._records[start] <= self._target.rows
             and self._nbytes[end + 1] - self._nbytes[start] <= self._target.nbytes
         ):

@@ -12,7 +12,8 @@ nor a restart changes what is late or when a window fires:
   far the table has come.
 * While a snapshot is read, the watermark follows the unread files as in a history, never beyond the snapshot's own.
 
-Deletes and overwrites are refused, or passed over, as ``on_change`` says.
+Deletes and overwrites are refused, passed over, or read as changes with weights, as ``on_change`` says. Changes are not
+measured against a watermark: none of them is late.
 """
 
 from __future__ import annotations

@@ -94,6 +94,14 @@ def append_files(table: Table, *frames: pl.DataFrame) -> None:
             snapshot.append_data_file(_data_file(table, arrow(frame).cast(table.schema().as_arrow()), Record()))
 
 
+def rewrite_file(table: Table, path: str, frame: pl.DataFrame) -> None:
+    """Overwrite a file of an unpartitioned table by another one in one snapshot, as Spark does (copy-on-write)."""
+    old = next(task.file for task in table.scan().plan_files() if task.file.file_path == path)
+    with table.transaction() as transaction, transaction.update_snapshot().overwrite() as snapshot:
+        snapshot.delete_data_file(old)
+        snapshot.append_data_file(_data_file(table, arrow(frame).cast(table.schema().as_arrow()), Record()))
+
+
 def _partition_value(schema: Schema, field: PartitionField, row: dict[str, Any]) -> Any:
     source = schema.find_field(field.source_id)
     value = row[source.name]

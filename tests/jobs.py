@@ -444,6 +444,18 @@ def lake_site(
     yield from _site(stack, kafka, case, tmp_path, store)
 
 
+@pytest.fixture(params=["local", "lake", "postgres"])
+def any_site(
+    request: pytest.FixtureRequest,
+    stack: Stack,
+    kafka: KafkaHelper,
+    open_catalog: Callable[[str], CatalogCase],
+    tmp_path: Path,
+) -> Iterator[Site]:
+    """A site on each catalog in turn, checkpoints in the state folder."""
+    yield from _site(stack, kafka, open_catalog(request.param), tmp_path)
+
+
 def _site(
     stack: Stack, kafka: KafkaHelper, case: CatalogCase, folder: Path, store: str | None = None
 ) -> Iterator[Site]:

@@ -20,7 +20,7 @@ from headrace.jobs.compile_sources import JobSource, build_source, hidden_column
 from headrace.jobs.compile_steps import TableRows, build_lookup_table, build_step
 from headrace.jobs.config import Config
 from headrace.jobs.custom_operators import build_custom
-from headrace.jobs.graph import JobGraph, StepNode, build_graph, gives_changes
+from headrace.jobs.graph import JobGraph, StepNode, build_graph, gives_versions
 from headrace.jobs.graph import SinkNode as SpecSink
 from headrace.jobs.names import suggest
 from headrace.jobs.spec import ChangelogSpec, IcebergSink, JobSpec, KafkaSink
@@ -125,7 +125,7 @@ class CompiledJob:
     def _build(self, tables: Mapping[str, TableRows]) -> Graph:
         nodes: list[Node] = [SourceNode(name, source, self._is_bounded(name)) for name, source in self.sources.items()]
         changes = {
-            Stream(name): self._normalize(name) for name in self.sources if gives_changes(self.spec.sources[name])
+            Stream(name): self._normalize(name) for name in self.sources if gives_versions(self.spec.sources[name])
         }
         nodes += changes.values()
         for node in self.nodes.steps:
@@ -164,7 +164,7 @@ class CompiledJob:
     def _rows_of(self, ref: Stream) -> Stream:
         """Where the rows that the spec calls ``ref`` come from: a changelog's changes, not its versions."""
         source = self.spec.sources.get(ref.node)
-        changes = source is not None and ref.port == MAIN and gives_changes(source)
+        changes = source is not None and ref.port == MAIN and gives_versions(source)
         return Stream(f"{ref.node}.changes") if changes else ref
 
     def _steps_above(self, ref: Stream) -> list[StepNode]:

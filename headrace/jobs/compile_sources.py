@@ -107,7 +107,18 @@ def _policy(source: SourceSpec) -> HandoverPolicy:
 
 
 def _table_source(spec: JobSpec, name: str, source: SourceSpec, tail: TableTailSpec, catalogs: Catalogs) -> TableSource:
-    found = open_iceberg(catalogs.load(tail.table), tail.table)
+    table = catalogs.load(tail.table)
+    if tail.on_change == "changelog" and system.WEIGHT in table.schema().column_names:
+        raise spec.problem(
+            "sources",
+            name,
+            "tail",
+            "on_change",
+            message=f"table {tail.table} has a column {system.WEIGHT} of its own, and cannot be read as a changelog",
+            hint="read what is appended to it (on_change: fail), or rename the column",
+            code="COLUMN_CLASH",
+        )
+    found = open_iceberg(table, tail.table, on_change=tail.on_change)
     payload = pl.Schema({column: dtype for column, dtype in found.stored.items() if column not in system.SYSTEM})
     history = source.history if isinstance(source.history, TableHistory) else None
     return TableSource(

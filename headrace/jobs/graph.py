@@ -141,6 +141,11 @@ class JobGraph:
 
 def gives_changes(source: SourceSpec) -> bool:
     """Whether a source is read as a changelog, and gives its rows with ``_weight``."""
+    return gives_versions(source) or (source.table_tail is not None and source.table_tail.on_change == "changelog")
+
+
+def gives_versions(source: SourceSpec) -> bool:
+    """Whether what makes it a changelog are versions by key, which are still to be turned into changes."""
     return isinstance(source.changelog, ChangelogSpec) and source.changelog.give == "changes"
 
 

@@ -142,9 +142,10 @@ class TableTailSpec(SpecModel):
 
     table: TableName = Field(description="CATALOG.NAMESPACE.TABLE; the history's, if there is one.")
     interval: PositiveDuration = lasting("10s", description="How often to look for new snapshots.")
-    on_change: Literal["fail", "skip"] = Field(
+    on_change: Literal["fail", "skip", "changelog"] = Field(
         default="fail",
-        description="When a snapshot overwrites or deletes rows: fail, or pass over it and read appended rows only.",
+        description="When a snapshot overwrites or deletes rows: fail, or pass over it and read appended rows only. "
+        "changelog: all rows have _weight, +1, or -1 where a snapshot has taken them away.",
     )
     since: int | None = Field(
         default=None,

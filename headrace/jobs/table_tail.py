@@ -28,6 +28,15 @@ def check_table_tail(spec: JobSpec, name: str, source: SourceSpec, tail: TableTa
             message=f"the tail of source {name!r} begins after the snapshot of its history, not after one of its own",
             hint="remove since; history.snapshot names the snapshot",
         )
+    if tail.on_change == "changelog" and history is not None and history.where is not None:
+        raise spec.problem(
+            *path,
+            "history",
+            "where",
+            message=f"source {name!r} reads changes of rows, and leaves some out of its history",
+            detail="a row that it has not given would be taken back when it changes",
+            hint="use a step filter, which holds for all rows",
+        )
     if source.changelog:
         raise spec.problem(
             *path,

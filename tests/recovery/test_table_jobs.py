@@ -13,7 +13,7 @@ from catalog.boundary_record import BOUNDARY
 from headrace.kernel.boundary import Boundary
 from headrace.kernel.errors import ExitCode
 from hybrid_source.iceberg_increments import CHANGED
-from tests.jobs import DISORDER_S, PLACES, Site, assert_same, readings, source, window_batch, windows_job
+from tests.jobs import DISORDER_S, PLACES, SENSORS, Site, assert_same, readings, source, window_batch, windows_job
 
 ROWS = 500
 PER_SNAPSHOT = 100
@@ -139,3 +139,50 @@ def test_a_change_is_refused_with_snapshot_and_operation(site: Site) -> None:
     assert site.read("present").height == before
     site.finish(site.job(following(site, "changed", on_change="skip")))
     assert site.read("present").height > before
+
+
+def net(changes: pl.DataFrame) -> pl.DataFrame:
+    """The rows that changes leave."""
+    names = [name for name in changes.columns if name != "_weight"]
+    left = changes.group_by(names).agg(pl.col("_weight").sum()).filter(pl.col("_weight") != 0)
+    assert left["_weight"].min() == left["_weight"].max() == 1
+    return left.drop("_weight")
+
+
+def test_a_table_that_is_overwritten_runs_as_changes_through_an_aggregate(any_site: Site) -> None:
+    site, rows = any_site, readings(200)
+    append(site, rows)
+    table, topic = site.name("archive"), site.kafka.topic()
+    spec = {
+        "name": "mirror",
+        "sources": {
+            "readings": {
+                "history": {"table": table, "split_rows": 50},
+                "tail": {"table": table, "interval": "200ms", "on_change": "changelog"},
+            }
+        },
+        "steps": [{"id": "totals", "aggregate": {"by": ["sensor"], "aggregate": {"n": "count(*)", "total": "sum(v)"}}}],
+        "sinks": [
+            {"from": "readings", "iceberg": {"table": site.name("changes"), "create": True, "changes": "append"}},
+            {"from": "totals", "kafka": {"topic": topic, "key": ["sensor"]}},
+        ],
+        "checkpoint": {"rows": 50},
+    }
+    job = site.job(spec)
+    run = site.run(job, "--until", "caught-up", "--on-end", "suspend", crash="after-prepare:2")
+    assert run.end() == -signal.SIGKILL, run.text()[-3000:]
+    loaded = site.catalogs.load(table)
+    loaded.delete(f"id < 20 or sensor = '{SENSORS[0]}'")  # rewrites files, and drops some
+    site.table("archive", readings(60, first_id=200))
+    run = site.run(job, "--until", "caught-up", "--on-end", "suspend", crash="after-head:2")
+    assert run.end() == -signal.SIGKILL, run.text()[-3000:]
+    loaded.refresh().overwrite(rows[:20].to_arrow(compat_level=pl.CompatLevel.oldest()), "id >= 200 and id < 230")
+    plan = json.loads(site.cli("plan", job, "--json"))["sources"][0]["table_tail"]
+    assert not any(at["refused"] for at in plan["waiting"])
+    site.finish(job, "--on-end", "suspend")
+    expected = pl.DataFrame(loaded.refresh().scan().to_arrow())
+    assert_same(net(site.read("changes")), expected, "the table, from its changes")
+    latest = {message.key(): json.loads(message.value() or b"null") for message in site.kafka.drain(topic)}
+    totals = expected.group_by("sensor").agg(n=pl.len(), total=pl.col("v").sum())
+    held = [(value["sensor"], value["n"], value["total"]) for value in latest.values() if value is not None]
+    assert sorted(held) == sorted(totals.iter_rows())
