@@ -182,8 +182,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 # ------------------------------------------------------------------------------------------------------- single cases
 
 
-def test_a_chase_reads_what_the_topic_has_forgotten(site: Site) -> None:
-    world = World(site, 2, seed=1)
+def test_a_chase_reads_what_the_topic_has_forgotten(any_site: Site) -> None:
+    world = World(any_site, 2, seed=1)
     world.grow(30)
     world.archive()
     job = world.job()
@@ -209,8 +209,8 @@ def test_without_a_newer_snapshot_the_gap_is_refused(site: Site) -> None:
         world.run(job)
 
 
-def test_a_tail_whose_offsets_are_gone_goes_back_to_the_lake_and_on_in_the_topic(site: Site) -> None:
-    world = World(site, 2, seed=3)
+def test_a_tail_whose_offsets_are_gone_goes_back_to_the_lake_and_on_in_the_topic(any_site: Site) -> None:
+    world = World(any_site, 2, seed=3)
     world.grow()
     world.archive()
     job = world.job(handover={"chase": "off"})
@@ -323,7 +323,7 @@ def test_an_interrupted_run_ends_where_it_was_to_end_whatever_it_reads(site: Sit
 
 
 few = settings(
-    max_examples=10,
+    max_examples=10,  # on each catalog
     deadline=None,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],  # an example takes seconds: no time to shrink
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
@@ -353,12 +353,12 @@ def check_random(site: Site, seed: int) -> None:
 
 @few
 @given(seed=st.integers(0, 2**32))
-def test_output_does_not_depend_on_switches(site: Site, seed: int) -> None:
-    check_random(site, seed)
+def test_output_does_not_depend_on_switches(any_site: Site, seed: int) -> None:
+    check_random(any_site, seed)
 
 
 @pytest.mark.full
 @settings(few, max_examples=100)
 @given(seed=st.integers(0, 2**32))
-def test_output_does_not_depend_on_many_more_switches(site: Site, seed: int) -> None:
-    check_random(site, seed)
+def test_output_does_not_depend_on_many_more_switches(any_site: Site, seed: int) -> None:
+    check_random(any_site, seed)

@@ -169,7 +169,7 @@ def test_a_table_that_is_overwritten_runs_as_changes_through_an_aggregate(any_si
         "checkpoint": {"rows": 50},
     }
     job = site.job(spec)
-    run = site.run(job, "--until", "caught-up", "--on-end", "suspend", crash="after-prepare:2")
+    run = site.run(job, crash="after-prepare:2")
     assert run.end() == -signal.SIGKILL, run.text()[-3000:]
     loaded = site.catalogs.load(table)
     loaded.delete(f"id < 20 or sensor = '{SENSORS[0]}'")  # rewrites files, and drops some
@@ -179,6 +179,7 @@ def test_a_table_that_is_overwritten_runs_as_changes_through_an_aggregate(any_si
     loaded.refresh().overwrite(rows[:20].to_arrow(compat_level=pl.CompatLevel.oldest()), "id >= 200 and id < 230")
     plan = json.loads(site.cli("plan", job, "--json"))["sources"][0]["table_tail"]
     assert not any(at["refused"] for at in plan["waiting"])
+    site.finish(job, "--on-end", "suspend")  # where the killed run was to end
     site.finish(job, "--on-end", "suspend")
     expected = pl.DataFrame(loaded.refresh().scan().to_arrow())
     assert_same(net(site.read("changes")), expected, "the table, from its changes")
