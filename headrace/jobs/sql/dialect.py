@@ -6,6 +6,7 @@ polymorphic table functions); several columns stand in parentheses, or one after
 
 from __future__ import annotations
 
+import logging
 from typing import Any, ClassVar
 
 from sqlglot import exp, parser
@@ -14,6 +15,9 @@ from sqlglot.errors import ParseError, TokenError
 from sqlglot.tokenizer_core import TokenType
 
 from headrace.jobs.sql.errors import SqlError
+
+# What it warns of, statements that it cannot take apart, is refused here with its place.
+logging.getLogger("sqlglot").setLevel(logging.ERROR)
 
 UNREADABLE = "SQL_INVALID"
 PARTITION, ORDER = "partition_by", "order_by"
@@ -59,7 +63,8 @@ class Streaming(Dialect):
 
         def _is_name_next(self) -> bool:
             after = self._tokens[self._index + 2 : self._index + 3]
-            return bool(self._next) and bool(after) and after[0].token_type in _ENDS_OF_NAME
+            named = bool(self._next) and self._next.token_type in (*self.ID_VAR_TOKENS, TokenType.IDENTIFIER)
+            return named and bool(after) and after[0].token_type in _ENDS_OF_NAME
 
         def _parse_function_call(self, *given: Any, **named: Any) -> Any:
             token = self._curr

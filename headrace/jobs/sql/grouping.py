@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -85,21 +85,18 @@ def group(
             found.calls.setdefault(aggregate_text(call, scope), f"_value_{len(found.calls) + 1}")
     rows = _step(to, query, owner, found, window, bounds)
     names = {**found.keys, **found.calls}
-    results = Scope(rows, {"": Side(tuple(dict.fromkeys([*names.values(), *_bounds_of(rows)])))})
+    results = Scope(rows, {"": Side(tuple(dict.fromkeys(names.values())))})
     over = query.copy()
     over.set("expressions", [_item(item, found, names) for item in over.expressions])
     texts = [row_text(_replaced(condition, found, names), results) for condition in conjuncts(having)]
     return over, results.on(to.filter(owner, texts, results.rows, having or query))
 
 
-def _bounds_of(rows: Relation) -> Sequence[str]:
-    return BOUNDS if rows.windowed else ()
-
-
 def _keys(query: exp.Select, found: _Grouping, window: WindowCall | None) -> dict[str, str]:
     """Read the keys; gives the bounds of windows among them, by the text that stands for them."""
     group = query.args.get("group")
-    if group is not None and any(group.args.get(kind) for kind in ("rollup", "cube", "grouping_sets", "all", "totals")):
+    sets = group is not None and group.find(exp.Rollup, exp.Cube, exp.GroupingSets) is not None
+    if group is not None and (sets or any(group.args.get(kind) for kind in ("all", "totals"))):
         raise refuse(group, "ROLLUP, CUBE, GROUPING SETS and GROUP BY ALL are not supported", "name the keys")
     bounds: dict[str, str] = {}
     for node in _written_keys(query, group):
@@ -178,6 +175,8 @@ def _step(
     made = to.step(
         owner, "window", {**(window.spec if window else _INSTANT), **spec}, rows, window.call if window else near
     )
+    if window is not None and window.time is None:
+        return replace(made, columns=None, time=None, clocks={})
     return replace(made, columns=None, time=BOUNDS[0], clocks=clocks, windowed=True)
 
 

@@ -21,6 +21,8 @@ _KEEPS_LEFT: Final = frozenset({"inner", "left", "semi", "anti"})
 _ONE_SIDED: Final = frozenset({"semi", "anti"})
 _LEFT_PREFIX: Final = "left."
 _ONE: Final = "_one"
+_COMPUTED: Final = "_on_"
+"""Columns that are computed to be keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,6 @@ class _Sides:
     left: Scope
     right: Scope
     pairs: dict[str, str] = field(default_factory=dict)
-    hidden: list[str] = field(default_factory=list)
 
 
 def join_rows(
@@ -184,7 +185,7 @@ def _keys(to: Lowering, owner: str, sides: _Sides, join: Join, found: Conditions
             name = _column_name(part, scope)
             outer = join.how not in _ONE_SIDED and join.how != "inner"
             if name is None or (number and outer and name == names[0]):
-                name = f"_on_{len(sides.pairs) + 1}"
+                name = f"{_COMPUTED}{len(sides.pairs) + 1}"
                 added[number][name] = written
             names.append(name)
         sides.pairs[names[0]] = names[1]
@@ -196,7 +197,6 @@ def _keys(to: Lowering, owner: str, sides: _Sides, join: Join, found: Conditions
             )
         added[0][_ONE] = added[1][_ONE] = "1"
         sides.pairs[_ONE] = _ONE
-    sides.hidden += added[0]
     sides.left = sides.left.on(to.with_columns(owner, added[0], sides.left.rows, join.node))
     sides.right = sides.right.on(to.with_columns(f"{owner}-{join.alias}", added[1], sides.right.rows, join.node))
 
@@ -215,8 +215,8 @@ def _joined(
     starred = join.alias in uses.stars
     right_prefix = "" if starred or join.how in _ONE_SIDED else f"{join.alias}."
     left_prefix = _LEFT_PREFIX if starred and not uses.stars & set(left.sides) else ""
-    if not starred:
-        right = _narrowed(to, f"{owner}-{join.alias}", right, join, sides, uses)
+    left = _narrowed(to, owner, left, [*sides.pairs], uses, kind, join)
+    right = _narrowed(to, f"{owner}-{join.alias}", right, [*sides.pairs.values()], uses, kind, join)
     body: dict[str, Any] = {"left": left.rows.node, "right": right.rows.node, "on": dict(sides.pairs), "how": join.how}
     body |= {"left_prefix": left_prefix} if left_prefix else {}
     body |= {"right_prefix": right_prefix} if right_prefix else {}
@@ -225,26 +225,39 @@ def _joined(
         body["within"] = {"lower": _signed(found.lower), "upper": _signed(found.upper)}
     same = {name for name, other in sides.pairs.items() if name == other}
     scope = _scope(left, right, join, left_prefix, right_prefix, same)
+    if "window" in kind:
+        scope = replace(scope, sides={alias: _with_bounds(side) for alias, side in scope.sides.items()})
     if found.rest:
         body["where"] = joined([row_text(one, _seeing(scope, right, join, right_prefix, same)) for one in found.rest])
     rows = _result(left.rows, right.rows, join, body, left_prefix, right_prefix, same)
-    extra = [*scope.extra, *(f"{left_prefix}{name}" if name not in same else name for name in sides.hidden)]
-    if join.how not in _ONE_SIDED:
-        extra += [f"{right_prefix}{name}" for name in sides.pairs.values() if name not in same]
-    return replace(scope, rows=rows.at(to.steps.add(owner, {"join": body}, join.node)), extra=tuple(extra))
+    return replace(scope, rows=rows.at(to.steps.add(owner, {"join": body}, join.node)))
 
 
-def _narrowed(to: Lowering, owner: str, right: Scope, join: Join, sides: _Sides, uses: Uses) -> Scope:
-    """Only what the query needs of the right side goes into the join, and so into its state."""
-    wanted = {*uses.columns.get(join.alias, ()), *sides.pairs.values()}
-    wanted |= {right.rows.time} if right.rows.time else set()
-    known = right.rows.columns
-    if known is not None and set(known) <= wanted:
-        return right
-    side = right.sides[join.alias]
-    kept = {side.physical(name): quoted(side.physical(name)) for name in sorted(wanted)}
-    made = to.select(owner, kept, right.rows, join.node)
-    return right.on(replace(made, columns=known))
+def _narrowed(
+    to: Lowering, owner: str, scope: Scope, keys: Sequence[str], uses: Uses, kind: Mapping[str, Any], join: Join
+) -> Scope:
+    """Only what the query needs of a side goes into the join, and so into its state."""
+    if uses.stars & set(scope.sides):
+        return replace(scope, extra=tuple(dict.fromkeys([*scope.extra, *(key for key in keys if _is_hidden(key))])))
+    wanted = {side.physical(name): None for alias, side in scope.sides.items() for name in uses.columns.get(alias, ())}
+    if "window" in kind:
+        wanted = {name: None for name in wanted if name not in BOUNDS}
+    wanted |= dict.fromkeys([*keys, *([scope.rows.time] if scope.rows.time else [])])
+    known = scope.rows.columns
+    extra = tuple(wanted)
+    if known is not None and set(known) <= set(wanted):
+        return replace(scope, extra=extra)
+    rows = to.select(owner, {name: quoted(name) for name in sorted(wanted)}, scope.rows, join.node)
+    return replace(scope, rows=replace(rows, columns=known), extra=extra)
+
+
+def _is_hidden(key: str) -> bool:
+    return key == _ONE or key.startswith(_COMPUTED)
+
+
+def _with_bounds(side: Side) -> Side:
+    """A side of a window join: the bounds are those of both."""
+    return Side(side.columns, {**side.names, **{bound: bound for bound in BOUNDS}}, side.prefix)
 
 
 def _scope(left: Scope, right: Scope, join: Join, left_prefix: str, right_prefix: str, same: set[str]) -> Scope:
@@ -252,7 +265,9 @@ def _scope(left: Scope, right: Scope, join: Join, left_prefix: str, right_prefix
     if join.how not in _ONE_SIDED:
         sides[join.alias] = _moved(right.sides[join.alias], right_prefix, same)
     extra = [name if name in same else f"{left_prefix}{name}" for name in left.extra]
-    return replace(left, sides=sides, extra=tuple(extra))
+    if join.how not in _ONE_SIDED:
+        extra += [name if name in same else f"{right_prefix}{name}" for name in right.extra]
+    return replace(left, sides=sides, extra=tuple(dict.fromkeys(extra)))
 
 
 def _seeing(scope: Scope, right: Scope, join: Join, right_prefix: str, same: set[str]) -> Scope:

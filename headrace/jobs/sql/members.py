@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from sqlglot import exp
 
+from headrace.jobs.sql.custom import custom_call, custom_rows
 from headrace.jobs.sql.errors import refuse
 from headrace.jobs.sql.expressions import conjuncts, row_text
 from headrace.jobs.sql.joins import Join, join_rows
@@ -158,8 +159,14 @@ def _using(join: exp.Join, before: Sequence[Member], member: Member) -> list[exp
 
 def _member(queries: Queries, node: exp.Expr, owner: str, names: Names) -> Member:
     window = window_call(node)
-    alias = node.alias_or_name if node.alias else (window.rows.alias_or_name if window else node.alias_or_name)
-    source = window.rows if window else node
+    custom = None if window else custom_call(node)
+    source = window.rows if window else custom.rows if custom else node
+    alias = node.alias or source.alias_or_name
+    if custom is not None:
+        given = _member(queries, source, owner, names)
+        if given.rows is None:
+            raise refuse(source, f"{given.table!r} is a static table", "give the operator rows of a source or a view")
+        return Member(alias, node, custom_rows(queries.to, owner, given.rows, custom))
     if isinstance(source, exp.Subquery):
         _check_alias(source)
         inner = f"{owner}-{source.alias}" if source.alias else owner
@@ -186,9 +193,7 @@ def _timed(member: Member) -> Member:
     window, rows = member.window, member.rows
     if window is None or rows is None:
         return member
-    if window.time is None:
-        raise refuse(window.call, "windows of PROCTIME() are not supported", "use a column of the event")
-    if rows.clocks.get(window.time) != 0:
+    if window.time is not None and rows.clocks.get(window.time) != 0:
         known = f"its event time is {rows.time}" if rows.time else "it has no event time"
         raise refuse(
             window.call,

@@ -149,21 +149,18 @@ def _first_rows(
     over = item.this
     (column, descending), *more = order
     by_time = keep.count == 1 and rows.clocks.get(column) == 0 and not more and not keep.asked
-    if by_time and not rows.changes and not rows.windowed:
-        spec = {"by": keys, "keep": "last" if descending else "first"}
-        return to.step(owner, "dedup", spec, rows, over)
+    if by_time and keys and not descending and not rows.changes and not rows.windowed:
+        return to.step(owner, "dedup", {"by": keys, "keep": "first"}, rows, over)
     times = [name for name in keys if rows.clocks.get(name) == 0]
-    if not rows.windowed or not times:
-        raise refuse(
-            over,
-            "a ranking keeps the first or last row of each key by event time, or ranks the rows of a window",
-            "ORDER BY the event time and keep 1, or rank results of TUMBLE with window_start in PARTITION BY",
-        )
+    windowed = rows.windowed and bool(times) and not rows.changes
     written = [f"{name} {'desc' if down else 'asc'}" for name, down in order]
     top: dict[str, Any] = {"n": keep.count, "order_by": written}
-    top |= {"by": by} if (by := [name for name in keys if name not in times and name not in BOUNDS]) else {}
+    top |= {"by": by} if (by := [name for name in keys if not windowed or name not in (*times, *BOUNDS)]) else {}
     top |= {"rank": item.alias} if keep.asked else {}
-    return to.step(owner, "top", top, rows, over)
+    if windowed:
+        return to.step(owner, "top", top, rows, over)
+    made = to.step(owner, "top", {**top, "running": True}, rows, over)
+    return replace(made, time=None, clocks={}, changes=True, windowed=False)
 
 
 def _is_row_number(item: exp.Expr) -> bool:
@@ -185,7 +182,7 @@ def _kept(query: exp.Select, number: str, parts: Sequence[exp.Expr]) -> tuple[in
         raise refuse(query, f"the query around ROW_NUMBER must say which rows it keeps: WHERE {number} = 1", _EXAMPLE)
     count = int(limits[0].expression.name) - isinstance(limits[0], exp.LT)
     if count < 1 or (isinstance(limits[0], exp.EQ) and count != 1):
-        raise refuse(query, f"only the first rows of each key can be kept: WHERE {number} <= n", _EXAMPLE)
+        raise refuse(query, f"only the first rows of each key can be kept: WHERE {number} <= 3", _EXAMPLE)
     return count, rest
 
 

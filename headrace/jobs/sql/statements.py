@@ -96,6 +96,8 @@ def _view(statement: exp.Create, taken: Collection[str]) -> tuple[str, exp.Expr]
 def _insert(statement: exp.Insert, sinks: Collection[str]) -> tuple[str, exp.Expr]:
     if statement.args.get("overwrite") or isinstance(statement.this, exp.Schema):
         raise refuse(statement, "an INSERT has neither OVERWRITE nor a list of columns", "name columns in its SELECT")
+    if not isinstance(statement.this, exp.Table):
+        raise refuse(statement, "INSERT INTO needs the name of a sink", f"sinks: {', '.join(sorted(sinks))}")
     sink = statement.this.sql()
     name = ".".join(part.name for part in statement.this.parts)
     if name not in sinks:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from headrace.jobs.sql.errors import refuse
-from headrace.jobs.sql.expressions import body, conjuncts, row_text
+from headrace.jobs.sql.expressions import aggregates, body, conjuncts, row_text
 from headrace.jobs.sql.joins import Join, join_rows
 from headrace.jobs.sql.lookups import join_table
 from headrace.jobs.sql.lowering import Names
@@ -28,6 +28,9 @@ def restrict(queries: Queries, owner: str, scope: Scope, conditions: Sequence[ex
     Raises:
         SqlError: One is not supported.
     """
+    called = next((call for one in conditions for call in aggregates(one)), None)
+    if called is not None:
+        raise refuse(called, "an aggregate stands in WHERE", "conditions on groups stand in HAVING")
     plain = [one for one in conditions if one.find(exp.Query) is None]
     texts = [row_text(one, scope) for one in plain]
     scope = scope.on(queries.to.filter(owner, texts, scope.rows, plain[0] if plain else exp.Null()))

@@ -90,7 +90,9 @@ def window_call(node: exp.Expr) -> WindowCall | None:
     by = tuple(str(column.name) for column in arguments[0].meta.get(PARTITION) or ())
     if arguments[0].meta.get(ORDER) or (by and name != "SESSION"):
         raise refuse(call, f"the table of {name} is neither partitioned nor ordered", "GROUP BY the columns")
-    return WindowCall(arguments[0], _descriptor(arguments[1], name), sizes, by, call)
+    time = _descriptor(arguments[1], name)
+    clock = {"time": "processing"} if time is None else {}
+    return WindowCall(arguments[0], time, {**sizes, **clock}, by, call)
 
 
 def duration(node: exp.Expr) -> str:

@@ -1,0 +1,1 @@
+SELECT carrier FROM flights WHERE count(*) > 1

@@ -1,0 +1,3 @@
+SELECT delay
+FROM flights f JOIN alerts a ON f.carrier = a.carrier
+WHERE carrier = 'A'

@@ -1,0 +1,2 @@
+SELECT carrier FROM flights
+WHERE at > now()

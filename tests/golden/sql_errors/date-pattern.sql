@@ -1,0 +1,3 @@
+SELECT carrier,
+       DATE_FORMAT(at, 'yyyy-QQ') AS q
+FROM flights

@@ -1,0 +1,1 @@
+SELECT DISTINCT carrier, count(*) AS n FROM flights GROUP BY carrier

@@ -1,0 +1,1 @@
+SELECT carrier FROM flights EXCEPT SELECT carrier FROM alerts

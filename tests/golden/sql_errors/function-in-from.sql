@@ -1,0 +1,2 @@
+SELECT *
+FROM read_csv('/etc/passwd')

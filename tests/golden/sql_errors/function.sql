@@ -1,0 +1,3 @@
+SELECT carrier,
+       1 + getenv('HOME') AS x
+FROM flights

@@ -1,0 +1,1 @@
+SELECT carrier FROM flights WHERE carrier IN (SELECT carrier, level FROM alerts)

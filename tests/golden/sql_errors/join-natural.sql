@@ -1,0 +1,1 @@
+SELECT f.carrier FROM flights f NATURAL JOIN alerts a

@@ -1,0 +1,2 @@
+SELECT carrier FROM flights
+LIMIT 5

@@ -1,0 +1,1 @@
+SELECT a FROM flights AS f(a, b, c)

@@ -1,0 +1,1 @@
+SELECT carrier, max(sum(delay)) AS n FROM flights GROUP BY carrier

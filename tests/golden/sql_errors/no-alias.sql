@@ -1,0 +1,1 @@
+SELECT carrier FROM flights AS f WHERE g.delay > 1

@@ -1,0 +1,3 @@
+SELECT carrier,
+       f.dealy AS late
+FROM flights AS f

@@ -1,0 +1,3 @@
+SELECT carrier,
+       delay + 1
+FROM flights

@@ -1,0 +1,1 @@
+INSERT INTO nowhere SELECT * FROM flights

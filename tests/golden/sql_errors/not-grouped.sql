@@ -1,0 +1,2 @@
+SELECT carrier, delay, count(*) AS n
+FROM flights GROUP BY carrier

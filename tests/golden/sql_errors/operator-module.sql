@@ -1,0 +1,1 @@
+SELECT * FROM "os:system"(TABLE flights)

@@ -1,0 +1,1 @@
+SELECT * FROM my_op(TABLE flights PARTITION BY carrier ORDER BY delay)

@@ -1,0 +1,3 @@
+SELECT carrier
+FROM flights
+ORDER BY carrier

@@ -1,0 +1,2 @@
+SELECT carrier FROM flights;
+DROP TABLE flights

@@ -1,0 +1,3 @@
+SELECT carrier,
+       count(*) OVER (PARTITION BY carrier) AS n
+FROM flights

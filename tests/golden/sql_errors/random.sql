@@ -1,0 +1,1 @@
+SELECT carrier FROM flights WHERE random() > 0.5

@@ -1,0 +1,2 @@
+SELECT carrier
+FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY carrier ORDER BY at) AS n FROM flights)

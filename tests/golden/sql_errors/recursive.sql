@@ -1,0 +1,1 @@
+WITH RECURSIVE r AS (SELECT carrier FROM flights) SELECT * FROM r

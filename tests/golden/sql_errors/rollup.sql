@@ -1,0 +1,1 @@
+SELECT carrier, count(*) AS n FROM flights GROUP BY ROLLUP (carrier)

@@ -1,0 +1,1 @@
+SELECT carrier FROM flights TABLESAMPLE (10 PERCENT)

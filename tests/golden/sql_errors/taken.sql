@@ -1,0 +1,1 @@
+CREATE VIEW flights AS SELECT * FROM alerts

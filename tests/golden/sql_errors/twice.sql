@@ -1,0 +1,1 @@
+SELECT carrier, delay AS carrier FROM flights

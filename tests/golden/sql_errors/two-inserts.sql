@@ -1,0 +1,2 @@
+INSERT INTO out SELECT carrier FROM flights;
+INSERT INTO out SELECT carrier FROM alerts

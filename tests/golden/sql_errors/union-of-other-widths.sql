@@ -1,0 +1,3 @@
+SELECT carrier FROM flights
+UNION ALL
+SELECT carrier, level FROM alerts

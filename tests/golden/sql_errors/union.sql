@@ -1,0 +1,3 @@
+SELECT carrier FROM flights
+UNION
+SELECT carrier FROM alerts

@@ -1,0 +1,1 @@
+SELECT count(*) AS n FROM TUMBLE(TABLE flights, DESCRIPTOR(at), INTERVAL '1' MONTH) GROUP BY window_start
