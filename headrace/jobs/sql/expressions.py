@@ -16,9 +16,20 @@ from operators.aggregate_text import aggregate
 from operators.expressions import row_expression
 
 _HERE: Final = "here"
-_AGGREGATES: Final = frozenset({"MEAN"})
-"""Aggregates that the parser does not know."""
-_NAMES: Final[Mapping[type[exp.Expr], str]] = {exp.ApproxDistinct: "APPROX_COUNT_DISTINCT", exp.ArrayAgg: "LIST"}
+_AGGREGATES: Final = {"MEAN": "AVG", "EVERY": "BOOL_AND", "LISTAGG": "STRING_AGG", "QUANTILE_CONT": "QUANTILE"}
+"""Aggregates that the parser does not know, and what they are called here."""
+_NAMES: Final[Mapping[type[exp.Expr], str]] = {
+    exp.ApproxDistinct: "APPROX_COUNT_DISTINCT",
+    exp.ArrayAgg: "LIST",
+    exp.FirstValue: "FIRST",
+    exp.GroupConcat: "STRING_AGG",
+    exp.LastValue: "LAST",
+    exp.LogicalAnd: "BOOL_AND",
+    exp.LogicalOr: "BOOL_OR",
+    exp.VariancePop: "VAR_POP",
+}
+_MORE: Final = ("expression", "quantile", "separator")
+"""Where the parser puts second arguments."""
 
 
 def text(node: exp.Expr, scope: Scope | None = None) -> str:
@@ -110,17 +121,21 @@ def _given(call: exp.Expr, scope: Scope, condition: str) -> str:
     else:
         written, more = (
             [first],
-            [call.args[key] for key in ("expression", "quantile") if call.args.get(key) is not None],
+            [call.args[key] for key in _MORE if call.args.get(key) is not None],
         )
     values = [row_text(part, scope) for part in written]
+    if first is None:
+        values, others = values[:1], values[1:]
+    else:
+        others = [row_text(part, scope) for part in more]
     if condition:
         values = [f"CASE WHEN {condition} THEN {value} END" for value in values]
-    return ("DISTINCT " if distinct else "") + ", ".join([*values, *(row_text(part, scope) for part in more)])
+    return ("DISTINCT " if distinct else "") + ", ".join([*values, *others])
 
 
 def _name(call: exp.Expr) -> str:
     if isinstance(call, exp.Anonymous):
-        return call.name.upper()
+        return _AGGREGATES[call.name.upper()]
     return call.sql_name() if isinstance(call, exp.Func) else str(call.key)
 
 

@@ -127,7 +127,7 @@ def _date_trunc(node: exp.Expr) -> exp.Expr:
 def _strpos(node: exp.Expr) -> exp.Expr:
     if node.args.get("position") or node.args.get("occurrence"):
         raise refuse(node, "a search that begins further on is not supported", "search in SUBSTRING(...)")
-    return _call("STRPOS", node.this, node.args["substr"])
+    return _found(node.this, node.args["substr"])
 
 
 def _trim(node: exp.Expr) -> exp.Expr:
@@ -139,7 +139,16 @@ def _trim(node: exp.Expr) -> exp.Expr:
 
 
 def _contains(node: exp.Expr) -> exp.Expr:
-    return exp.Paren(this=exp.GT(this=_call("STRPOS", node.this, node.expression), expression=exp.Literal.number(0)))
+    return exp.Paren(this=exp.GT(this=_found(node.this, node.expression), expression=exp.Literal.number(0)))
+
+
+def _found(text: exp.Expr, part: exp.Expr) -> exp.Expr:
+    """Null in null, where Polars' ``strpos`` says 0."""
+    return exp.Case(
+        ifs=[
+            exp.If(this=exp.Is(this=text.copy(), expression=exp.Not(this=exp.Null())), true=_call("STRPOS", text, part))
+        ]
+    )
 
 
 def _extract(node: exp.Expr) -> exp.Expr:

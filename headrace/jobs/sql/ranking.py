@@ -159,7 +159,7 @@ def _first_rows(
     top |= {"rank": item.alias} if keep.asked else {}
     if windowed:
         return to.step(owner, "top", top, rows, over)
-    made = to.step(owner, "top", {**top, "running": True}, rows, over)
+    made = to.step(owner, "running_top", top, rows, over)
     return replace(made, time=None, clocks={}, changes=True, windowed=False)
 
 
