@@ -1,1 +1,1 @@
-SELECT carrier, string_agg(carrier, ',') AS n FROM flights GROUP BY carrier
+SELECT carrier, kurtosis(delay) AS n FROM flights GROUP BY carrier
