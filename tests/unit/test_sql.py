@@ -158,8 +158,8 @@ def test_row_number_keeps_the_first_row_by_event_time() -> None:
     "sql",
     [
         (
-            "SELECT carrier FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY carrier ORDER BY at DESC) AS n FROM flights)"
-            " WHERE n < 2"
+            "SELECT carrier FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY carrier ORDER BY at DESC) AS n"
+            " FROM flights) WHERE n < 2"
         ),
         "SELECT carrier FROM flights QUALIFY ROW_NUMBER() OVER (PARTITION BY carrier ORDER BY at DESC) = 1",
         (
@@ -167,8 +167,8 @@ def test_row_number_keeps_the_first_row_by_event_time() -> None:
             " SELECT r.carrier FROM r WHERE r.n <= 1"
         ),
         (
-            "CREATE VIEW r AS SELECT carrier, ROW_NUMBER() OVER (PARTITION BY carrier ORDER BY at DESC) AS n FROM flights;"
-            "SELECT carrier FROM r WHERE n = 1"
+            "CREATE VIEW r AS SELECT carrier, ROW_NUMBER() OVER (PARTITION BY carrier ORDER BY at DESC) AS n"
+            " FROM flights; SELECT carrier FROM r WHERE n = 1"
         ),
     ],
 )

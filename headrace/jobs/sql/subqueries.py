@@ -178,4 +178,5 @@ def _semi(
 
 def _uses(scope: Scope, columns: tuple[str, ...] | None, alias: str = _ALIAS) -> Uses:
     names = Scope(scope.rows, {**scope.sides, alias: Side(columns)}, tables=scope.tables | {alias})
-    return Uses(names, {alias: list(columns or ())}, frozenset(), frozenset())
+    # All of the rows so far is kept: what the rest of the query names is not looked for here.
+    return Uses(names, {alias: list(columns or ())}, frozenset(), frozenset(scope.sides))
