@@ -14,13 +14,16 @@ from headrace.kernel.errors import UnavailableError
 from headrace.kernel.protocols import ReadRequest
 from headrace.kernel.until import Until
 from headrace.testing import ManualClock
+from hybrid_source.stages import EventTime
 from infra.dev.process import wait_until
 from tests.kafka import KafkaHelper
 from tests.tail import (
     CAUGHT_UP,
     KEPT,
     LIMIT_S,
+    MINUTE,
     at,
+    events,
     opened,
     read_bounded,
     read_until,
@@ -177,6 +180,26 @@ def test_a_bounded_read_leaves_what_comes_after_its_end(kafka: KafkaHelper) -> N
     assert read.column() == [1, 2]
     assert read.nexts == {"0": 2, "1": 0}
     assert read_bounded(tail, read.batches[-1].position).column("v").__len__() == 3
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_a_partition_whose_log_goes_on_behind_the_end_of_a_read_is_not_silent(
+    kafka: KafkaHelper, *, goes_on: bool
+) -> None:
+    topic, clock = kafka.topic(2), ManualClock()
+    kafka.produce(topic, events(10))
+    kafka.produce(topic, events(30), partition=1)
+    tail = tail_of(kafka, topic, clock=clock, event_time=EventTime("t", idle_us=1_000_000))
+    ends = {TopicPartition(topic, 0): 1, TopicPartition(topic, 1): 2}
+    reader = tail.open(ReadRequest(columns=["v"]), tail.start(None), None, ends=ends)
+    read_until(reader, lambda read: sum(batch.records for batch in read.batches) == 2)
+    if goes_on:
+        kafka.produce(topic, events(11))
+    clock.advance(5_000_000)
+    kafka.produce(topic, events(31), partition=1)
+    read = read_until(reader, lambda _: reader.finished)
+    assert read.batches[-1].watermark == (10 if goes_on else 31) * MINUTE
+    reader.close()
 
 
 def test_an_empty_topic_is_finished_at_once(kafka: KafkaHelper) -> None:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headrace.kernel.protocols import Json
+    from hybrid_source.hybrid_reader import HybridReader
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 PAYLOAD = pl.Schema({"v": pl.Int64()})
@@ -129,6 +130,35 @@ def test_a_topic_that_was_closed_for_a_gap_is_not_taken_over_to() -> None:
     found, switches = read(source(script, count=2))
     assert sorted(found) == sorted([*range(20), *range(20)])
     assert switches == ["chase", "handover"]
+
+
+def end_of(reader: HybridReader) -> None:
+    while not reader.finished:
+        reader.poll(0)
+
+
+@pytest.mark.parametrize("truncated", [0, 1, 4])
+def test_hyb_04_a_gap_that_the_lake_does_not_close_is_named_before_it_is_read_for_another(truncated: int) -> None:
+    # Of partition 0 the table has what the topic has lost, of partition 1 it has not.
+    script = Script(
+        [{P0: 3, P1: 2}, {P0: 15, P1: 2}],
+        [[0, 1], [2, 3]],
+        [(0, 1), (1, 1)],
+        commits=[truncated],
+        truncations=[(truncated, {P0: 10, P1: 6})],
+        policy=HandoverPolicy(per_partition=False),
+    )
+    opened = source(script, count=2)
+    refusal = pytest.raises(GapError, match="partition 1: wanted offset 2 is gone, available are 6 to 20")
+    if truncated == 0:
+        with refusal as raised:
+            opened.open(ReadRequest([system.OFFSET]), None)
+    else:
+        reader = opened.open(ReadRequest([system.OFFSET]), None)
+        with refusal as raised:
+            end_of(reader)
+        assert "lake" not in reader.position
+    assert "others" not in raised.value.context
 
 
 @pytest.mark.parametrize("truncated", [0, 1, 4])
