@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Final
 
 import polars as pl
 
@@ -18,9 +17,8 @@ from headrace.kernel.boundary import Boundary, PartitionRange, TopicBoundary, To
 from headrace.kernel.errors import BoundaryError
 from headrace.kernel.protocols import Json, ReadRequest
 from hybrid_source.resolution import OffsetNames, Resolution
+from hybrid_source.stage_overlap import STAGES_NOT_IN_ORDER, StagePart, check_same_records
 from hybrid_source.stages import END_OF_HISTORY, HistoryBatch, LakeStage, LaterRows, OpenHistory
-
-STAGES_NOT_IN_ORDER: Final = "STAGES_NOT_IN_ORDER"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +47,9 @@ class HistorySequence:
         ends: list[Boundary] = [found.boundary]
         held = self._held(pin, topics, found.columns)
         if not any(topic.earlier for topic in found.boundary.topics.values()):
-            self._check_order(held)
+            self._check_order(pins, held)
+            found = _with_partitions(found, held)
+            ends = [found.boundary]
         for stage, own in zip(self.stages[:0:-1], held[:0:-1], strict=True):
             # Where a stage gives only some of its rows, no offset parts it from the earlier ones: see `_later`.
             ends.insert(0, ends[0] if own is None or stage.where is not None else lower(ends[0], starts(own)))
@@ -59,7 +59,7 @@ class HistorySequence:
         """See :meth:`hybrid_source.stages.HistoryStage.open`."""
         opened: list[OpenHistory] = []
         if resolution is None:
-            self._check_order(self._held(pin, (), None))
+            self._check_order(pin["stages"], self._held(pin, (), None))
         for number, (stage, own) in enumerate(zip(self.stages, pin["stages"], strict=True)):
             if own is None:  # read already
                 continue
@@ -95,20 +95,49 @@ class HistorySequence:
         """The offsets that each stage holds."""
         return [stage.extents(own, topics, columns) for stage, own in zip(self.stages, pin["stages"], strict=True)]
 
-    def _check_order(self, held: Sequence[Boundary | None]) -> None:
+    def _check_order(self, pins: Sequence[Json], held: Sequence[Boundary | None]) -> None:
         """Refuse stages whose offsets are not those of one topic in a row: what is cut of them might be in no other.
 
-        A later stage with a condition on rows may hold whatever it leaves out.
+        A later stage with a condition on rows may hold whatever it leaves out; what it gives is compared all the same.
 
         Raises:
             BoundaryError: ``STAGES_NOT_IN_ORDER``.
         """
         for (first, old), (second, new) in combinations(enumerate(held), 2):
-            if old is None or new is None or self.stages[second].where is not None:
+            if old is None or new is None:
                 continue
-            wrong = not_older(old, new)
+            wrong = not_older(old, new) if self.stages[second].where is None else None
             if wrong is not None:
                 raise _out_of_order(wrong, (first, old.ranges[wrong]), (second, new.ranges[wrong]))
+            check_same_records(
+                StagePart(first, self.stages[first], pins[first], old),
+                StagePart(second, self.stages[second], pins[second], new),
+            )
+
+
+def _with_partitions(resolution: Resolution, held: Sequence[Boundary | None]) -> Resolution:
+    """A boundary that also knows the partitions that only earlier stages hold: they end with the latest of these.
+
+    Whether the last stage has rows of a partition is known where its rows carry offsets.
+    """
+    *earlier, last = held
+    if last is None or resolution.columns is None:
+        return resolution
+    known = {**last.ranges, **resolution.boundary.ranges}
+    found: dict[TopicPartition, PartitionRange] = {}
+    for own in earlier:
+        for at, covered in own.ranges.items() if own is not None else ():
+            if at not in known and at.topic in resolution.boundary.topics:
+                before = found.get(at, covered)
+                found[at] = PartitionRange(min(before.start, covered.start), max(before.next, covered.next))
+    if not found:
+        return resolution
+    topics = dict(resolution.boundary.topics)
+    for at, covered in found.items():
+        topics[at.topic] = replace(topics[at.topic], partitions={**topics[at.topic].partitions, at.partition: covered})
+    listed = ", ".join(f"{at.topic}[{at.partition}] up to {covered.next}" for at, covered in sorted(found.items()))
+    evidence = f"{resolution.evidence}; offset columns of earlier stages: {listed}"
+    return replace(resolution, boundary=replace(resolution.boundary, topics=topics), evidence=evidence)
 
 
 def not_older(old: Boundary, new: Boundary) -> TopicPartition | None:

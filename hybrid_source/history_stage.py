@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import polars as pl
 
+from headrace.kernel import columns as system
 from headrace.kernel.boundary import Boundary, PartitionRange, TopicBoundary, TopicPartition
 from headrace.kernel.clock import Clock
 from headrace.kernel.errors import BoundaryError
@@ -17,7 +18,7 @@ from hybrid_source.boundary.coverage import cover, topics_of
 from hybrid_source.history import History, HistoryPlan, HistoryQuery, Trim
 from hybrid_source.history_rows import column, of_topics
 from hybrid_source.iceberg_history import whole_pin
-from hybrid_source.lake_tail import LakeTail, Wanted
+from hybrid_source.lake_tail import LakeTail, Wanted, Window
 from hybrid_source.offset_rows import OffsetRows
 from hybrid_source.pending import PendingPartitions
 from hybrid_source.predicates import all_of
@@ -88,6 +89,18 @@ class LakeHistory:
                 {number: PartitionRange(held.low, held.high + 1) for number, held in found.items()}
             )
         return Boundary(extents)
+
+    def at_offsets(
+        self, pin: Json, topics: Sequence[str], window: Window, where: pl.Expr | None
+    ) -> pl.DataFrame | None:
+        """See :meth:`hybrid_source.stages.LakeStage.at_offsets`."""
+        history, names = self.open_history(pin), self.offset_columns(pin, topics, None)
+        if names is None:
+            return None
+        plain = [name for name, dtype in history.schema.items() if name not in system.SYSTEM and not dtype.is_nested()]
+        columns = [*([self.event_time] if self.event_time else plain), system.TOPIC, system.PARTITION, system.OFFSET]
+        query = HistoryQuery(columns, where=all_of(self.where, where), absent=self._absent(history))
+        return OffsetRows(history, names, query, topics).read(window)
 
     def open(
         self, request: ReadRequest, pin: Json, resolution: Resolution | None, *, later: Sequence[LaterRows] = ()

@@ -189,6 +189,21 @@ class LakeStage(HistoryStage, Protocol):
             known: Those of a later stage, which it may have as well.
         """
 
+    def at_offsets(
+        self, pin: Json, topics: Sequence[str], window: Mapping[TopicPartition, tuple[int, int]], where: pl.Expr | None
+    ) -> pl.DataFrame | None:
+        """Rows of a version by their offsets: the event time, or all plain columns, and topic, partition and offset.
+
+        Args:
+            pin: The version.
+            topics: The topics.
+            window: Offsets by partition, from (inclusive) and to (exclusive).
+            where: Only rows for which it holds, too.
+
+        Returns:
+            None where rows carry no offsets.
+        """
+
     def newest(self) -> Json:
         """The pin of the version that is the newest now, whichever the job began with."""
 

@@ -79,6 +79,18 @@ class ScriptedHistory:
                 ranges[at.topic][at.partition] = PartitionRange(part[system.OFFSET][0], part[system.OFFSET][-1] + 1)
         return Boundary({topic: TopicBoundary(found) for topic, found in ranges.items()})
 
+    def at_offsets(
+        self,
+        pin: Json,
+        topics: Sequence[str],  # noqa: ARG002 - the protocol's signature
+        window: Window,
+        where: pl.Expr | None,  # noqa: ARG002
+    ) -> pl.DataFrame | None:
+        """See :meth:`LakeStage.at_offsets`."""
+        parts = self._parts(pin)
+        inside = [parts[at].filter(pl.col(system.OFFSET).is_between(*ends, "left")) for at, ends in window.items()]
+        return pl.concat(inside)
+
     @property
     def where(self) -> pl.Expr | None:
         """See :attr:`LakeStage.where`."""

@@ -9,11 +9,14 @@ from typing import Final
 import polars as pl
 
 from headrace.kernel.boundary import Boundary, PartitionRange, TopicBoundary
+from headrace.kernel.errors import BoundaryError
 from hybrid_source.boundary.rule import BoundaryContext, Unusable
 from hybrid_source.history import History, HistoryQuery
 from hybrid_source.history_rows import column
 from hybrid_source.iceberg_history import IcebergHistory
 from hybrid_source.resolution import OffsetNames, Resolution
+
+TOPIC_NOT_IN_HISTORY: Final = "TOPIC_NOT_IN_HISTORY"
 
 _PREFIX: Final = "exactly-once if the history holds every record below the boundary"
 _PARTITION: Final = "partition"
@@ -96,6 +99,44 @@ def topics_of(history: History, names: OffsetNames) -> list[str]:
     plan = history.plan(HistoryQuery(columns=of.meta.root_names(), where=of.is_not_null()))
     found = [split.rows.select(of.unique()).collect(engine="streaming").to_series() for split in plan.splits_from()]
     return sorted({str(topic) for topics in found for topic in topics})
+
+
+def check_topic(context: BoundaryContext, names: OffsetNames | None, nexts: Mapping[int, int], rule: str) -> None:
+    """Refuse a boundary that does not come from rows where no row names its topic: all of them would be left out.
+
+    Looks as far as the first row of the topic, or of an offset in an unknown topic.
+
+    Args:
+        context: Where.
+        names: The columns that say where a row came from.
+        nexts: The boundary, by partition.
+        rule: The rule's name.
+
+    Raises:
+        BoundaryError: ``TOPIC_NOT_IN_HISTORY``.
+    """
+    history, topic = context.history, context.topic
+    if names is None or names.topic is None or history.is_empty or not any(nexts.values()):
+        return
+    stored = history.stored
+    of, place = column(stored, names.topic), (column(stored, names.partition), column(stored, names.offset))
+    where = (of.is_null() | (of == topic)) & pl.all_horizontal(one.is_not_null() for one in place)
+    mine = HistoryQuery(columns=of.meta.root_names(), where=where)
+    for split in history.plan(mine).splits_from():
+        if split.rows.head(1).collect(engine="streaming").height:
+            return
+    found = topics_of(history, names)
+    if not found:
+        return
+    raise BoundaryError(
+        f"no row of {history.name} is of topic {topic!r}, which the boundary says that it covers",
+        detail=f"column {names.topic} names {', '.join(found)}; wanted are offsets below "
+        f"{', '.join(f'{next_} of partition {number}' for number, next_ in sorted(nexts.items()))}; rule tried: {rule}",
+        hint="if the topic has another name now, or is a mirror with the same offsets, name the columns without the "
+        "topic (boundary: {columns: {partition: p, offset: o}}); else correct the topic or the table",
+        code=TOPIC_NOT_IN_HISTORY,
+        context={"topic": topic, "wanted": dict(nexts), "available": found, "rule": rule},
+    )
 
 
 def _from_statistics(history: History, names: OffsetNames, topic: str) -> dict[int, Covered] | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from headrace.kernel.boundary import Boundary, PartitionRange, TopicBoundary, TopicPartition
 from headrace.kernel.errors import SpecError
 from hybrid_source.boundary import layouts
+from hybrid_source.boundary.coverage import check_topic
 from hybrid_source.boundary.rule import BoundaryContext
 from hybrid_source.resolution import Resolution
 
@@ -29,6 +30,7 @@ class ExplicitOffsets:
 
         Raises:
             SpecError: A negative partition or offset.
+            BoundaryError: No row is of the topic.
         """
         mine = {at.partition: offset for at, offset in sorted(self.offsets.items()) if at.topic == context.topic}
         wrong = {partition: offset for partition, offset in mine.items() if partition < 0 or offset < 0}
@@ -37,6 +39,7 @@ class ExplicitOffsets:
         ranges = {partition: PartitionRange(0, offset) for partition, offset in mine.items()}
         stated = ", ".join(f"{partition}: {offset}" for partition, offset in mine.items())
         columns = layouts.any_known(context.history.stored)
+        check_topic(context, columns, mine, self.name)
         held = "every record" if columns else "exactly the records"
         return Resolution(
             Boundary({context.topic: TopicBoundary(ranges)}),

@@ -12,6 +12,7 @@ from headrace.kafka import KafkaCluster, KafkaMetadata
 from headrace.kernel.boundary import Boundary, PartitionRange, TopicBoundary
 from headrace.kernel.errors import BoundaryError, GapError
 from hybrid_source.boundary import layouts
+from hybrid_source.boundary.coverage import check_topic
 from hybrid_source.boundary.rule import BoundaryContext
 from hybrid_source.iceberg_history import IcebergHistory
 from hybrid_source.resolution import Resolution
@@ -45,7 +46,7 @@ class TimeBoundary:
         """See :class:`hybrid_source.boundary.rule.BoundaryRule`.
 
         Raises:
-            BoundaryError: The time is to be the recorded one, and none is.
+            BoundaryError: The time is to be the recorded one, and none is; or no row is of the topic.
             GapError: Records since then have been deleted.
             UnavailableError: The cluster does not answer.
         """
@@ -54,6 +55,7 @@ class TimeBoundary:
         nexts = self._nexts(context, begin)
         said = ", ".join(f"{partition}: {offset}" for partition, offset in sorted(nexts.items()))
         columns = layouts.any_known(context.history.stored)
+        check_topic(context, columns, nexts, self.name)
         complete = f"if the history holds every record up to {_text(time)}"
         return Resolution(
             Boundary({context.topic: TopicBoundary({number: PartitionRange(0, at) for number, at in nexts.items()})}),

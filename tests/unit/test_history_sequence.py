@@ -190,6 +190,63 @@ def test_an_archive_of_a_former_incarnation_is_not_taken_for_doubled(tmp_path: P
         read(outgrown, {0: 2000})
 
 
+def reborn(first: int, next_: int, partition: int = 0) -> pl.DataFrame:
+    """Rows of another incarnation of the topic: the same offsets a day later, and other ids."""
+    return rows(first, next_, partition).with_columns(pl.col("at") + timedelta(days=1), -pl.col("id"))
+
+
+@pytest.mark.parametrize("time", ["at", None])
+@pytest.mark.parametrize("where", [None, pl.col("id") % 2 == 0])
+@pytest.mark.parametrize("follow", [True, False])
+def test_an_archive_of_a_former_incarnation_that_began_lower_is_refused(
+    tmp_path: Path, time: str | None, where: pl.Expr | None, *, follow: bool
+) -> None:
+    old, new = stage(tmp_path / "old", rows(0, 1000)), stage(tmp_path / "new", reborn(500, 2000))
+    old, new = replace(old, event_time=time), replace(new, event_time=time, where=where)
+    sequence = HistorySequence([old, new])
+    refusal = pytest.raises(
+        BoundaryError, match=r"stage 0 has offset 500 of .*partition 0, which is another record in stage 1"
+    )
+    with refusal as refused:
+        _ = read(sequence, {0: 2000}) if follow else sequence.open(ALL, sequence.pin(), None)
+    assert refused.value.code == "STAGES_NOT_IN_ORDER"
+    assert refused.value.context["wanted"] == 500
+    assert refused.value.context["offsets"] == [[0, 1000], [500, 2000]]
+    same = HistorySequence([old, replace(stage(tmp_path / "same", rows(500, 2000)), event_time=time, where=where)])
+    assert read(same, {0: 2000})["id"].to_list() == [
+        number for number in range(2000) if where is None or number < 1000 or number % 2 == 0
+    ]
+
+
+def test_a_later_stage_that_has_none_of_the_shared_offsets_is_refused(tmp_path: Path) -> None:
+    later = stage(tmp_path / "new", pl.concat([rows(0, 1, 1), rows(500, 501), rows(900, 910)]))
+    old = stage(tmp_path / "old", pl.concat([rows(0, 499), rows(501, 800)]))
+    with pytest.raises(BoundaryError, match="offset 501 of topic t, partition 0, which stage 1 does not have"):
+        read(HistorySequence([old, later]), {0: 910})
+
+
+def test_writers_that_round_event_times_and_rows_changed_since_are_no_other_incarnation(tmp_path: Path) -> None:
+    rounded = rows(4, 14).with_columns(at=pl.col("at") + timedelta(milliseconds=400))
+    changed = rounded.with_columns(at=pl.when(pl.col("id") == 7).then("at").otherwise(pl.col("at") + timedelta(days=1)))
+    nulls = rounded.with_columns(at=pl.lit(None, pl.Datetime("us", "UTC")))
+    old = stage(tmp_path / "old", rows(0, 10))
+    for name, new in (("rounded", rounded), ("changed", changed), ("nulls", nulls)):
+        sequence = HistorySequence([old, stage(tmp_path / name, new)])
+        assert read(sequence, {0: 14})["id"].to_list() == list(range(14))
+
+
+def test_a_partition_that_only_the_archive_has_ends_with_it(tmp_path: Path) -> None:
+    old = pl.concat([rows(0, 8), rows(3, 7, partition=1)])
+    oldest = rows(0, 5, partition=1)
+    stages = [stage(tmp_path / "oldest", oldest), stage(tmp_path / "old", old), stage(tmp_path / "new", rows(6, 12))]
+    found = read(HistorySequence(stages), {0: 12}, trim=True).select(system.PARTITION, "id").rows()
+    assert found == [*((0, number) for number in range(12)), *((1, number) for number in range(7))]
+    sequence = HistorySequence([*stages[:2], replace(stages[2], rules=[Stated({0: 12}, trim=True)])])
+    resolution = sequence.resolve(sequence.pin(), ["t"])
+    assert resolution.boundary.ranges[TopicPartition("t", 1)] == PartitionRange(0, 7)
+    assert "t[1] up to 7" in resolution.evidence
+
+
 def test_an_archive_without_offsets_is_read_whole(tmp_path: Path) -> None:
     sequence = HistorySequence([stage(tmp_path / "old", plain(0, 1000)), stage(tmp_path / "new", rows(0, 10))])
     assert read(sequence, {0: 10}).height == 1010

@@ -11,9 +11,10 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 
 from headrace.kernel import columns as system
-from headrace.kernel.boundary import Boundary, PartitionRange, TopicBoundary
+from headrace.kernel.boundary import Boundary, PartitionRange, TopicBoundary, TopicPartition
+from headrace.kernel.errors import BoundaryError
 from headrace.kernel.protocols import ReadRequest
-from hybrid_source.boundary import BoundaryContext
+from hybrid_source.boundary import BoundaryContext, ExplicitOffsets
 from hybrid_source.history_sequence import HistorySequence
 from hybrid_source.history_stage import LakeHistory
 from hybrid_source.iceberg_history import open_iceberg
@@ -100,3 +101,18 @@ def test_earlier_stages_leave_them_out_as_well(history: LakeHistory, tmp_path: P
     append(new, rows("orders-eu").filter(pl.col("id") >= 2), rows("other"))
     last = LakeHistory(lambda pin: open_iceberg(new, "local.ns.new", pin=pin), rules=[Stated(trim=True)])
     assert read(HistorySequence([history, last]), "orders-eu") == {"orders-eu": 3, None: 4}
+
+
+def test_stated_offsets_of_a_topic_that_no_row_names_are_refused(history: LakeHistory) -> None:
+    pinned = history.open_history(None)
+    rule = ExplicitOffsets({TopicPartition("renamed", 0): 3, TopicPartition("other", 0): 3})
+    assert rule.resolve(BoundaryContext(pinned, "other")).columns == OffsetNames(topic=system.TOPIC)
+    with pytest.raises(
+        BoundaryError, match=r"no row of local\.ns\.t is of topic 'renamed', which the boundary says"
+    ) as refused:
+        rule.resolve(BoundaryContext(pinned, "renamed"))
+    assert refused.value.code == "TOPIC_NOT_IN_HISTORY"
+    assert "other" in str(refused.value.detail)
+    assert "offsets stated by the job" in str(refused.value.detail)
+    nothing = ExplicitOffsets({TopicPartition("renamed", 0): 0})
+    assert nothing.resolve(BoundaryContext(pinned, "renamed")).boundary.nexts == {TopicPartition("renamed", 0): 0}
