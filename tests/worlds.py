@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -39,8 +40,7 @@ def random_log(dice: random.Random, most: int = 12) -> ScriptedLog:
             next_ += 1
         partitions[at] = pl.DataFrame(rows, schema=PAYLOAD, orient="row")
         offsets[at], ends[at] = mine, next_ + dice.randint(0, 2)
-    idle_us = dice.choice([None, 0, 2_000_000])
-    return ScriptedLog(PAYLOAD, partitions, EventTime("ts", BOUND_S * 1_000_000, idle_us), offsets, ends)
+    return ScriptedLog(PAYLOAD, partitions, EventTime("ts", BOUND_S * 1_000_000), offsets, ends)
 
 
 def random_script(dice: random.Random, log: ScriptedLog) -> Script:
@@ -69,11 +69,22 @@ def random_script(dice: random.Random, log: ScriptedLog) -> Script:
     every = [(number, dice.randint(1, 5)) for number in range(len(log.partitions))]
     window = dice.choice([1, 5, 1000])
     on_gap = dice.choice(ON_GAP)
-    until = {at: dice.randint(0, log.end(at)) for at in log.partitions} if dice.random() < 0.4 else None
-    step_us = dice.choice([0, 400_000, 3_000_000])
-    return Script(
-        versions, splits, polls + every, commits, truncations, offsets, policy, window, on_gap, step_us, until
+    return Script(versions, splits, polls + every, commits, truncations, offsets, policy, window, on_gap)
+
+
+def with_silence(dice: random.Random, log: ScriptedLog, script: Script) -> tuple[ScriptedLog, Script]:
+    """Time passes, and a partition may count as idle; in a script one at the end of its log is silent for ever."""
+    idle_us = dice.choice([None, 0, 2_000_000])
+    return (
+        replace(log, event_time=replace(log.event_time, idle_us=idle_us)),
+        replace(script, step_us=dice.choice([0, 400_000, 3_000_000])),
     )
+
+
+def with_end(dice: random.Random, log: ScriptedLog, script: Script) -> Script:
+    """The first bounded run may end before the log does."""
+    until = {at: dice.randint(0, log.end(at)) for at in log.partitions}
+    return replace(script, until=until) if dice.random() < 0.4 else script
 
 
 def first_ends(log: ScriptedLog, script: Script) -> Cut:

@@ -29,7 +29,7 @@ from headrace.testing.script import TOPIC
 from headrace.testing.stages import scripted_source
 from operators.stateless import Filter
 from operators.window import TumblingWindow
-from tests.worlds import first_ends, random_log, random_script, rows_below
+from tests.worlds import first_ends, random_log, random_script, rows_below, with_end, with_silence
 
 POINTS = [point for point in CRASH_POINTS if not point.startswith(("iceberg", "kafka"))]
 EXAMPLES = int(os.environ.get("HEADRACE_EXAMPLES", "300"))
@@ -109,7 +109,8 @@ def same(left, right, columns):
 def check_seed(seed):
     dice = random.Random(seed)
     log = random_log(dice, most=25)
-    script = random_script(dice, log)
+    log, script = with_silence(dice, log, random_script(dice, log))
+    script = with_end(dice, log, script)
     want_windows, want_rows = expected(rows_below(log, first_ends(log, script)))
     windows, plain, late = outcome(log, script, dice)
     same(windows, want_windows, ["window_start", "k", "n", "s", "lo", "hi", "mean"])

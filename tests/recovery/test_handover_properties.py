@@ -22,7 +22,7 @@ from headrace.kernel.protocols import ReadRequest
 from headrace.testing.script import World
 from headrace.testing.stages import source_of
 from hybrid_source.hybrid_position import HybridPosition
-from tests.worlds import first_ends, random_log, random_script, rows_below
+from tests.worlds import first_ends, random_log, random_script, rows_below, with_end, with_silence
 
 if TYPE_CHECKING:
     from headrace.kernel.protocols import Position
@@ -108,7 +108,8 @@ def check(found: pl.DataFrame, expected: pl.DataFrame) -> None:
 def check_seed(seed: int) -> None:
     dice = random.Random(seed)
     log = random_log(dice)
-    script = random_script(dice, log)
+    log, script = with_silence(dice, log, random_script(dice, log))
+    script = with_end(dice, log, script)
     driver = Driver(dice, log, script)
     ends = first_ends(log, script)
     check(driver.run(), rows_below(log, ends))
