@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -21,7 +22,8 @@ from headrace.kernel.errors import DataError, SnapshotGoneError, UserError
 from headrace.kernel.protocols import ReadRequest
 from headrace.testing import ManualClock
 from hybrid_source.iceberg_history import open_iceberg
-from hybrid_source.splits import SplitTarget
+from hybrid_source.iceberg_scan import IcebergScanner
+from hybrid_source.splits import DeleteFile, FileChange, HistoryFile, Split, SplitTarget
 from hybrid_source.table_source import TableSource
 from tests.history_tables import (
     add_deletes,
@@ -32,6 +34,7 @@ from tests.history_tables import (
     open_catalog,
     position_deletes,
     rewrite_file,
+    write_puffin,
 )
 from tests.lake import compact
 
@@ -162,6 +165,29 @@ def test_a_file_that_goes_gives_back_what_was_still_live_of_it(make: Callable[..
     add_deletes(table, position_deletes(table, [(data_file(table), 0)]))
     changes = after(table, lambda: table.delete("id > 0"))
     assert sorted(changes.select("id", WEIGHT).rows()) == [(2, -1), (3, -1)]
+
+
+def test_a_deletion_vector_that_replaces_another_takes_back_what_is_new_in_it(
+    make: Callable[..., Table], tmp_path: Path
+) -> None:
+    table = make()
+    append(table, rows(*range(5)))
+    path = data_file(table)
+    old, new = tmp_path / "old.puffin", tmp_path / "new.puffin"
+    write_puffin(old, {path: [0, 3]})
+    write_puffin(new, {path: [0, 1]})
+    before, after_ = (DeleteFile(f"file://{at}", vector=True) for at in (old, new))
+    file = HistoryFile(path, 5, Path(path.removeprefix("file://")).stat().st_size)
+
+    def given(*change: tuple[DeleteFile, ...] | None) -> list[tuple[int, int]]:
+        changed = HistoryFile("snapshot 1", 5, 1, changes=(FileChange(file, *change),))
+        frame = IcebergScanner(table, weights=True).scan(Split((changed,), None, 5, 1, None, None)).collect()
+        return sorted(frame.select("id", WEIGHT).rows())
+
+    assert given((before,), (after_,)) == [(1, -1), (3, 1)]  # a row may come back, too
+    assert given((), (after_,)) == [(0, -1), (1, -1)]
+    assert given((before,), None) == [(1, -1), (2, -1), (4, -1)]
+    assert given(None, (after_,)) == [(2, 1), (3, 1), (4, 1)]
 
 
 def test_equality_deletes_are_refused(make: Callable[..., Table]) -> None:
