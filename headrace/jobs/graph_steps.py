@@ -37,7 +37,9 @@ def check_step(spec: JobSpec, graph: JobGraph, node: StepNode) -> None:
                 hint="use a step aggregate, which follows its input",
                 code="CHANGELOG_UNSUPPORTED",
             )
-        if not (isinstance(node.step, WindowStep) and node.step.window.time == "processing"):
+        if isinstance(node.step, WindowStep) and node.step.window.time == "processing":
+            _check_by_clock(spec, node, node.step)
+        else:
             _check_event_time(spec, graph, node)
     if isinstance(node.step, CustomStep):
         _check_custom(spec, graph, node, node.step)
@@ -52,6 +54,17 @@ def check_step(spec: JobSpec, graph: JobGraph, node: StepNode) -> None:
             message=f"union {node.id!r} reads a changelog, whose rows may be taken back",
             hint="unite streams of rows first and aggregate them together",
             code="CHANGELOG_UNSUPPORTED",
+        )
+
+
+def _check_by_clock(spec: JobSpec, node: StepNode, step: WindowStep) -> None:
+    if "allowed_lateness" in step.window.model_fields_set:
+        raise spec.problem(
+            *node.path,
+            "window",
+            "allowed_lateness",
+            message=f"window {node.id!r} goes by the clock when rows are read, and no row is late then",
+            hint="remove allowed_lateness, or time: processing",
         )
 
 

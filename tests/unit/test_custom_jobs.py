@@ -18,7 +18,7 @@ import headrace
 from headrace.jobs import custom_operators
 from headrace.jobs.compile import compile_job
 from headrace.jobs.config import Config, load_config
-from headrace.jobs.loading import load_job_text
+from headrace.jobs.loading import load_job, load_job_text
 from headrace.jobs.planning import plan_job
 from headrace.jobs.run import run_job
 from headrace.kernel.errors import ConfigError, SpecError
@@ -155,6 +155,43 @@ def test_an_operator_that_fails_stops_the_job(tmp_path: Path) -> None:
     assert not caught.value.retryable
 
 
+def test_the_example_finds_the_carts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data" / "actions").mkdir(parents=True)
+    actions = [
+        ("ann", 0, "add", 100),
+        ("ann", 29, "add", 50),
+        ("ann", 59, "add", 7),
+        ("bob", 1, "add", 10),
+        ("bob", 30, "buy", 0),
+        ("bob", 31, "add", 20),
+        ("cat", 5, "add", 1),
+        ("cat", 6, "buy", 0),
+    ]
+    schema = {"shopper": pl.String, "at": pl.Int64, "action": pl.String, "cents": pl.Int64}
+    frame = pl.DataFrame(actions, schema, orient="row")
+    minutes = pl.lit(EPOCH).dt.cast_time_unit("us") + pl.duration(minutes="at")
+    for part in (0, 1):
+        frame.with_columns(minutes.alias("at"))[part::2].write_parquet(f"data/actions/{part}.parquet")
+    spec = load_job(ROOT / "examples" / "abandoned_carts.py")
+    config = load_config(state_path=tmp_path / "state", cwd=tmp_path)
+    run_job(spec, config, RunOptions("caught-up"), SilentObserver(), StopSignal())
+    out = pl.from_arrow(compile_job(spec, config).catalogs.load("local.shop.abandoned_carts").scan().to_arrow())
+    shown = [(row[0], *row[1:3], (row[3] - EPOCH) / timedelta(minutes=1)) for row in out.sort("given_up").rows()]
+    assert shown == [("ann", 2, 150, 59), ("bob", 1, 20, 61), ("ann", 1, 7, 89)]
+
+
+def test_the_operator_in_the_docs_runs(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "custom-operators.md").read_text()
+    names: dict[str, Any] = {"__name__": "docs"}
+    exec(text.split("```python\n")[1].split("```")[0], names)
+    job = headrace.Job("j").source("s", history={"parquet": f"{tmp_path}/s.parquet"}, event_time={"column": "at"})
+    job = job.custom(names["Silence"], by="sensor", order_by="at").sink_iceberg("local.ns.silent", create=True)
+    ROWS.select(sensor="k", at=EPOCH + pl.duration(minutes="x")).write_parquet(tmp_path / "s.parquet")
+    out = run(job, load_config(state_path=tmp_path / "state", cwd=tmp_path), "local.ns.silent")
+    assert out.sort("sensor").rows() == [(k, EPOCH + timedelta(minutes=16)) for k in "abc"]
+
+
 # ------------------------------------------------------------------------------------------------------ the faces
 
 
@@ -220,6 +257,8 @@ def test_what_windows_by_the_clock_do_not_have(tmp_path: Path) -> None:
     job = windowed(tmp_path, {"tumbling": "1h"})
     with pytest.raises(SpecError, match="has no port 'late'"):
         job.sink_iceberg("local.ns.w").sink_iceberg("local.ns.l", from_="w.late").spec()
+    with pytest.raises(SpecError, match="no row is late then"):
+        windowed(tmp_path, {"tumbling": "1h", "allowed_lateness": "1h"}).sink_iceberg("local.ns.w").spec()
     with pytest.raises(SpecError, match="needs an event time"):
         job.window("1d", aggregate={"n": "sum(n)"}).sink_iceberg("local.ns.w").spec()
     config = config_in(tmp_path)
