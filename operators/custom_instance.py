@@ -21,14 +21,11 @@ from operators import event_time as times
 from operators.closed_time import ClosedTime
 from operators.custom import CustomOperator, StateTable
 from operators.custom_calls import OPERATOR_INVALID, checked, running
-from operators.custom_state import ALL, State, Table
+from operators.custom_state import ALL, EVENT_TIMERS, HELD, PROCESSING_TIMERS, State, Table
 from operators.custom_timers import FLOOR, NAME, TIME, TimerQueue, Timers
 from operators.merged import fitting
 
 VERSION: Final = 1
-_HELD: Final = "held"
-_EVENT: Final = "event_timers"
-_PROCESSING: Final = "processing_timers"
 _FIRST: Final = "_first"
 _DUE: Final = "_due"
 _FOREVER: Final = 2**63 - 1
@@ -91,9 +88,9 @@ class CustomInstance:
         key = layout.key or pl.Schema({ALL: pl.Int8()})
         event, processing = TimerQueue(key), TimerQueue(key)
         if state is not None:
-            self._held = fitting(state, _HELD, schema, VERSION, layout.where)
-            event = TimerQueue(key, fitting(state, _EVENT, event.schema, VERSION, layout.where))
-            processing = TimerQueue(key, fitting(state, _PROCESSING, event.schema, VERSION, layout.where))
+            self._held = fitting(state, HELD, schema, VERSION, layout.where)
+            event = TimerQueue(key, fitting(state, EVENT_TIMERS, event.schema, VERSION, layout.where))
+            processing = TimerQueue(key, fitting(state, PROCESSING_TIMERS, event.schema, VERSION, layout.where))
             self._promised, self._calls = state.values["promised"], int(state.values["calls"])
         self._event, self._processing = event, processing
         self._timers = Timers(event, processing, layout.where)
@@ -175,8 +172,8 @@ class CustomInstance:
             "calls": self._calls,
             "now": self._timers.now_us,
         }
-        frames = {_HELD: self._held, _EVENT: self._event.rows(), _PROCESSING: self._processing.rows()}
-        keyed = {f"table:{name}": table.snapshot() for name, table in self._tables.items()}
+        frames = {HELD: self._held, EVENT_TIMERS: self._event.rows(), PROCESSING_TIMERS: self._processing.rows()}
+        keyed = {name: table.snapshot() for name, table in self._tables.items()}
         return OperatorState(VERSION, values, frames, keyed)
 
     # ------------------------------------------------------------------------------------------------------ inside

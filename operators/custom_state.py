@@ -17,8 +17,15 @@ from operators.custom_calls import OPERATOR_INVALID, fitted, schema_of
 ALL: Final = "_all"
 """The key of everything, where an operator has no key columns."""
 
+HELD: Final = "held"
+EVENT_TIMERS: Final = "event_timers"
+PROCESSING_TIMERS: Final = "processing_timers"
+RESERVED: Final = (HELD, EVENT_TIMERS, PROCESSING_TIMERS)
+"""What else is in the state of an operator."""
+
 _EVERYTHING: Final = pl.DataFrame({ALL: [0]}, schema={ALL: pl.Int8()})
-_TIME: Final = "_time"
+KEPT_SINCE: Final = "_time"
+"""Column of rows that are forgotten some time after it, microseconds."""
 
 
 def table_of(declared: object, key: pl.Schema, where: str, name: str) -> StateTable:
@@ -29,11 +36,13 @@ def table_of(declared: object, key: pl.Schema, where: str, name: str) -> StateTa
     """
     table = declared if isinstance(declared, StateTable) else StateTable(schema_of(declared, where, f"table {name!r}"))
     columns = schema_of(table.columns, where, f"table {name!r}")
-    taken = [column for column in columns if column in key or column in {ALL, _TIME} or column.startswith("__")]
+    taken = [column for column in columns if column in key or column in {ALL, KEPT_SINCE} or column.startswith("__")]
     unknown = [column for column in (*table.within, *([table.time] if table.time else [])) if column not in columns]
     if taken or unknown:
         wrong = f"column {taken[0]!r}, whose name is taken" if taken else f"no column {unknown[0]!r}, which it names"
         raise SpecError(f"{where} has table {name!r} with {wrong}", code=OPERATOR_INVALID)
+    if name in RESERVED:
+        raise SpecError(f"{where} has table {name!r}, whose name is taken", code=OPERATOR_INVALID)
     if (table.time is None) != (table.ttl is None):
         raise SpecError(
             f"{where} has table {name!r} with {'ttl' if table.time is None else 'time'} alone",
@@ -65,15 +74,15 @@ class Table:
         self._schema = pl.Schema({**key, **table.columns})
         self._time = table.time
         self._identity = [*self._key, *table.within]
-        held = {**(key or {ALL: pl.Int8()}), **table.columns, **({_TIME: pl.Int64()} if table.time else {})}
+        held = {**(key or {ALL: pl.Int8()}), **table.columns, **({KEPT_SINCE: pl.Int64()} if table.time else {})}
         self._held: KeyedState = context.keyed(
             KeyedLayout(
-                f"table:{name}",
+                name,
                 pl.Schema(held),
                 self._key or [ALL],
                 tuple(table.within),
                 version,
-                _TIME if table.time else None,
+                KEPT_SINCE if table.time else None,
                 None if table.ttl is None else int(table.ttl.total_seconds() * 1_000_000),
             )
         )
@@ -118,7 +127,7 @@ class Table:
         rows = self._keyed(rows)
         if self._time is not None:
             time = times.microseconds(self._time, self._schema[self._time], self._what)
-            rows = rows.with_columns(time.alias(_TIME))
+            rows = rows.with_columns(time.alias(KEPT_SINCE))
         self._held.put(rows)
 
     def remove(self, rows: pl.DataFrame) -> None:

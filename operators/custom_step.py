@@ -25,7 +25,8 @@ from operators.aggregate_set import check_keys
 from operators.custom import CustomOperator
 from operators.custom_calls import OPERATOR_INVALID, defining, schema_of
 from operators.custom_instance import CustomInstance, CustomLayout
-from operators.custom_state import ALL, table_of
+from operators.custom_state import ALL, EVENT_TIMERS, KEPT_SINCE, PROCESSING_TIMERS, table_of
+from operators.custom_timers import TIME as FIRES
 from operators.errors import column_not_found
 from operators.plan_cache import plan_for
 from operators.row_order import ORDER
@@ -177,6 +178,14 @@ class CustomStep:
             self.event_time,
         )
         return CustomInstance(self.operator, layout, schema, context)
+
+    def shown(self, table: str, rows: pl.LazyFrame) -> pl.LazyFrame:
+        """See :class:`headrace.kernel.protocols.ShowsState`: without the columns that the operator does not see."""
+        names = [name for name in rows.collect_schema() if name not in {ALL, KEPT_SINCE} and not name.startswith(ORDER)]
+        shown = rows.select(names)
+        if table not in {EVENT_TIMERS, PROCESSING_TIMERS}:
+            return shown
+        return shown.with_columns(pl.col(FIRES).cast(pl.Datetime("us", "UTC")))
 
     def _plan(self, schema: pl.Schema) -> _Plan:
         return plan_for(self._plans, schema, self._planned)

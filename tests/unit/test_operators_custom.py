@@ -343,6 +343,7 @@ BROKEN: Mapping[str, tuple[Any, type[HeadraceError], str]] = {
         SpecError,
         "no column 'z'",
     ),
+    "table name": ({"tables": lambda self, s: {"held": {"x": pl.Int8}}}, SpecError, "'held', whose name is taken"),
     "table ttl": ({"tables": lambda self, s: {"x": StateTable({"y": pl.Int8}, ttl=timedelta(1))}}, SpecError, "alone"),
     "tables": ({"tables": lambda self, s: 1 // 0}, SpecError, "fails in tables"),
     "schema": ({"output_schema": lambda self, s: 1 // 0}, SpecError, "fails in output_schema"),
@@ -396,6 +397,19 @@ def test_state_is_bound_to_the_definition() -> None:
     state = opened(step).snapshot()
     with pytest.raises(GraphChangedError):
         opened(step_of(Later(Gap(7))), state)
+
+
+def test_the_state_as_people_read_it() -> None:
+    step = step_of(Total(), by=[])
+    instance = opened(step)
+    fed(step, instance, [Row(1, "a"), Row(2, "b")])
+    instance.advance(2)
+    state = instance.snapshot()
+    frames = {name: step.shown(name, frame.lazy()).collect() for name, frame in state.frames.items()}
+    assert frames["held"].columns == list(SCHEMA)
+    assert frames["event_timers"].rows() == [("timer", at(100))]
+    assert list(state.keyed) == ["n"]
+    assert step.shown("n", pl.LazyFrame({"_all": [0], "n": [1]})).collect().columns == ["n"]
 
 
 def test_columns_that_are_not_there() -> None:
