@@ -20,6 +20,7 @@ from headrace.jobs.graph import JobGraph, SinkNode, StepNode, build_graph
 from headrace.jobs.names import JobName, TableName, suggest
 from headrace.jobs.parse import parse_job
 from headrace.jobs.spec import History, IcebergSink, JobSpec, TableHistory
+from headrace.jobs.spec_joins import JoinStep
 from headrace.jobs.spec_steps import LookupStep, UnionStep, WindowStep
 from headrace.kernel.durations import format_duration_us
 from headrace.kernel.errors import SpecError
@@ -108,9 +109,10 @@ def derive(spec: JobSpec, request: BackfillRequest) -> Derived:
             hint="add event_time: {column: ...} to the source, or give a snapshot and a filter",
         )
     steps = _steps_before(graph, sink)
-    if any(isinstance(node.step, UnionStep) for node in steps):
+    several = next((node for node in steps if isinstance(node.step, UnionStep | JoinStep)), None)
+    if several is not None:
         raise _problem(
-            "sink", f"sink {sink.id!r} takes a union of streams, and a backfill reads one", hint="name another"
+            "sink", f"sink {sink.id!r} takes a {several.kind} of streams, and a backfill reads one", hint="name another"
         )
     side = next((ref for ref in (sink.input, *(step.input for step in steps)) if ref.port != MAIN), None)
     if side is not None:

@@ -71,6 +71,15 @@ def kept(frame: pl.DataFrame, wanted: BackfillRequest, spec: JobSpec | None = No
     return frame.filter(history.where)
 
 
+@pytest.mark.parametrize(
+    "step", [{"union": ["s", "other"]}, {"join": {"left": "s", "right": "other", "on": ["x"], "right_prefix": "o_"}}]
+)
+def test_a_sink_that_takes_several_streams_is_refused(step: dict[str, Any]) -> None:
+    spec = job(steps=[{**step, "id": "both"}], sinks=[{"iceberg": {"table": "lake.a.out"}, "from": "both"}])
+    with pytest.raises(SpecError, match=f"takes a {next(iter(step))} of streams, and a backfill reads one"):
+        derive(spec, request())
+
+
 def test_only_what_feeds_the_sink_stays() -> None:
     spec = derive(job(), request(snapshot=str(2**62), create=True)).spec
     assert list(spec.sources) == ["s"]
