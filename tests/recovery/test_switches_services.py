@@ -237,6 +237,30 @@ def test_a_tail_that_falls_behind_goes_back_to_the_lake(site: Site) -> None:
     assert "switch-back" in world.told.codes
 
 
+def test_hyb_04_by_policy_only_what_neither_topic_nor_table_has_is_lost(site: Site) -> None:
+    world = World(site, 2, seed=9)
+    rows = [world.rows(partition, 60) for partition in range(2)]
+
+    def produce(begin: int, end: int) -> None:
+        for partition in range(2):
+            site.kafka.produce(world.topic, encoded(rows[partition][begin:end]), partition=partition)
+
+    produce(0, 20)
+    world.archive()
+    job = world.job(tail={"topic": world.topic, "on_gap": "record"})
+    world.run(job, die=("after-commit", 1), until=None)
+    produce(20, 40)
+    world.archive()
+    produce(40, 60)
+    world.forget([40, 50])
+    world.run(job, end="drain")
+    world.committed = [rows[0], rows[1][:40], rows[1][50:]]
+    world.check_rows()
+    (seam,) = prove_seam(compile_job(load_job(job), site.config)).sources
+    assert [list(partition.lost) for partition in seam.partitions] == [[], [(40, 50)]]
+    assert "chase" in world.told.codes
+
+
 def test_partitions_go_live_one_by_one(site: Site) -> None:
     world = World(site, 3, seed=5)
     world.newest = [0, 1000, 2000]  # so that the history of partition 2 is the last to be read

@@ -9,19 +9,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.kafka import KafkaCluster
 from headrace.kernel import columns as system
 from headrace.kernel.boundary import Boundary, PartitionRange, TopicBoundary, TopicPartition
 from headrace.kernel.protocols import ReadRequest
 from headrace.testing import ManualClock
+from hybrid_source.boundary import auto_rules
 from hybrid_source.gaps import Gap, gap_error
 from hybrid_source.history import HistoryQuery
-from hybrid_source.history_stage import OpenLakeHistory
+from hybrid_source.history_stage import LakeHistory, OpenLakeHistory
 from hybrid_source.lake_tail import LakeTail, Wanted, next_window, within
 from hybrid_source.lake_versions import NewerVersion, reach
 from hybrid_source.parquet_history import open_parquet
 from hybrid_source.pending import PendingPartitions
 from hybrid_source.resolution import Resolution
 from hybrid_source.splits import HistoryFile, SplitTarget
+from hybrid_source.stages import EventTime
 from hybrid_source.tail_position import PartitionState, TailPosition
 from hybrid_source.tail_watermark import TailWatermark
 
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
 
     from hybrid_source.lake_tail import Window
 
+NO_CLUSTER = KafkaCluster("none", {"bootstrap.servers": "localhost:1"})
 A, B = TopicPartition("a", 0), TopicPartition("b", 1)
 PAYLOAD = pl.Schema({"at": pl.Datetime("us"), "n": pl.Int64()})
 
@@ -98,6 +102,31 @@ def test_a_version_leads_on_only_where_it_has_what_comes_next() -> None:
     for partition, earliest, closes in ((2, 9, True), (2, 10, False), (0, 4, False)):
         gap = gap_error([Gap(TopicPartition("a", partition), 3, earliest, 30)])
         assert (newer.leaves(gap) is None) == closes
+
+
+def test_a_table_that_holds_offsets_twice_gives_each_once_in_the_place_of_the_topic(tmp_path: Path) -> None:
+    """As Aiven's sink lays rows out, which may write an offset again."""
+    for number, offsets in enumerate(([0, 1, 2], [2, 1, 3])):
+        rows = pl.DataFrame({"n": offsets, "at": pl.Series(offsets, dtype=pl.Int64).cast(pl.Datetime("us"))})
+        place = pl.struct(
+            partition=pl.lit(0, pl.Int32), offset=pl.col("n"), timestamp=pl.col("at").dt.replace_time_zone("UTC")
+        )
+        rows.with_columns(place.alias("kafka")).write_parquet(tmp_path / f"{number}.parquet")
+    lake = LakeHistory(lambda pin: open_parquet(str(tmp_path), pin=pin), rules=auto_rules(NO_CLUSTER), payload=PAYLOAD)
+    pin = lake.pin()
+    resolution = lake.resolve(pin, ["a"])
+    assert resolution.distinct
+    assert resolution.columns is not None
+    assert not lake.refuses_replay(resolution)
+    position = TailPosition({A: PartitionState(1)}).to_json()
+    time, request = EventTime("at"), ReadRequest(["n", system.OFFSET])
+    ends = reach(resolution, {A: 1})
+    replay = lake.replay(request, pin, resolution.columns, position, ends, time=time, floor=None, clock=ManualClock())
+    batch = replay.poll()
+    assert batch is not None
+    assert batch.rows.rows() == [(1, 1), (2, 2), (3, 3)]
+    assert (batch.records, batch.maybe_late, batch.watermark) == (3, False, 3)
+    assert replay.finished
 
 
 def file(path: str, *bounds: tuple[object, object] | None) -> HistoryFile:
