@@ -47,7 +47,7 @@ class HistorySequence:
         ends: list[Boundary] = [found.boundary]
         held = self._held(pin, topics, found.columns)
         if not any(topic.earlier for topic in found.boundary.topics.values()):
-            self._check_order(pins, held)
+            self._check_order(pins, held, found.columns)
             found = _with_partitions(found, held)
             ends = [found.boundary]
         for stage, own in zip(self.stages[:0:-1], held[:0:-1], strict=True):
@@ -95,7 +95,9 @@ class HistorySequence:
         """The offsets that each stage holds."""
         return [stage.extents(own, topics, columns) for stage, own in zip(self.stages, pin["stages"], strict=True)]
 
-    def _check_order(self, pins: Sequence[Json], held: Sequence[Boundary | None]) -> None:
+    def _check_order(
+        self, pins: Sequence[Json], held: Sequence[Boundary | None], columns: OffsetNames | None = None
+    ) -> None:
         """Refuse stages whose offsets are not those of one topic in a row: what is cut of them might be in no other.
 
         A later stage with a condition on rows may hold whatever it leaves out; what it gives is compared all the same.
@@ -110,8 +112,8 @@ class HistorySequence:
             if wrong is not None:
                 raise _out_of_order(wrong, (first, old.ranges[wrong]), (second, new.ranges[wrong]))
             check_same_records(
-                StagePart(first, self.stages[first], pins[first], old),
-                StagePart(second, self.stages[second], pins[second], new),
+                StagePart(first, self.stages[first], pins[first], old, columns),
+                StagePart(second, self.stages[second], pins[second], new, columns),
             )
 
 

@@ -91,15 +91,20 @@ class LakeHistory:
         return Boundary(extents)
 
     def at_offsets(
-        self, pin: Json, topics: Sequence[str], window: Window, where: pl.Expr | None
+        self,
+        pin: Json,
+        topics: Sequence[str],
+        columns: OffsetNames | None,
+        window: Window,
+        where: pl.Expr | None,
     ) -> pl.DataFrame | None:
         """See :meth:`hybrid_source.stages.LakeStage.at_offsets`."""
-        history, names = self.open_history(pin), self.offset_columns(pin, topics, None)
+        history, names = self.open_history(pin), self.offset_columns(pin, topics, columns)
         if names is None:
             return None
         plain = [name for name, dtype in history.schema.items() if name not in system.SYSTEM and not dtype.is_nested()]
-        columns = [*([self.event_time] if self.event_time else plain), system.TOPIC, system.PARTITION, system.OFFSET]
-        query = HistoryQuery(columns, where=all_of(self.where, where), absent=self._absent(history))
+        wanted = [*([self.event_time] if self.event_time else plain), system.TOPIC, system.PARTITION, system.OFFSET]
+        query = HistoryQuery(wanted, where=all_of(self.where, where), absent=self._absent(history))
         return OffsetRows(history, names, query, topics).read(window)
 
     def open(

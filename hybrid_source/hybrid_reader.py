@@ -96,10 +96,8 @@ class HybridReader:
         if self._tail is not None:
             return self._tail.finished
         lake, bound = self._at.lake, self._at.bound
-        if lake is None or bound is None:
-            return False
         # Where a bounded run ends within what the lake has, the next one goes on there.
-        return bound.reached(self._nexts) and bool(reach(lake.resolution, self._nexts))
+        return bool(lake and bound and bound.reached(self._nexts) and reach(lake.resolution, self._nexts))
 
     @property
     def position(self) -> Position:

@@ -16,6 +16,7 @@ from headrace.kernel import columns as system
 from headrace.kernel.boundary import Boundary, TopicPartition
 from headrace.kernel.errors import BoundaryError
 from headrace.kernel.protocols import Json
+from hybrid_source.resolution import OffsetNames
 from hybrid_source.stages import LakeStage
 
 STAGES_NOT_IN_ORDER: Final = "STAGES_NOT_IN_ORDER"
@@ -38,12 +39,14 @@ class StagePart:
         stage: It.
         pin: Its version.
         held: The offsets that it holds.
+        columns: Where rows of the last stage carry them, if that is known.
     """
 
     number: int
     stage: LakeStage
     pin: Json
     held: Boundary
+    columns: OffsetNames | None = None
 
 
 def check_same_records(old: StagePart, new: StagePart) -> None:
@@ -72,7 +75,7 @@ def check_same_records(old: StagePart, new: StagePart) -> None:
 
 
 def _rows(part: StagePart, window: _Span, where: pl.Expr | None) -> pl.DataFrame | None:
-    found = part.stage.at_offsets(part.pin, tuple(part.held.topics), window, where)
+    found = part.stage.at_offsets(part.pin, tuple(part.held.topics), part.columns, window, where)
     return None if found is None else found.unique(PLACE, keep="first")
 
 

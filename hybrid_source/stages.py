@@ -190,13 +190,19 @@ class LakeStage(HistoryStage, Protocol):
         """
 
     def at_offsets(
-        self, pin: Json, topics: Sequence[str], window: Mapping[TopicPartition, tuple[int, int]], where: pl.Expr | None
+        self,
+        pin: Json,
+        topics: Sequence[str],
+        columns: OffsetNames | None,
+        window: Mapping[TopicPartition, tuple[int, int]],
+        where: pl.Expr | None,
     ) -> pl.DataFrame | None:
         """Rows of a version by their offsets: the event time, or all plain columns, and topic, partition and offset.
 
         Args:
             pin: The version.
             topics: The topics.
+            columns: Where rows carry their offsets, if that is known from a later stage.
             window: Offsets by partition, from (inclusive) and to (exclusive).
             where: Only rows for which it holds, too.
 

@@ -83,6 +83,7 @@ class ScriptedHistory:
         self,
         pin: Json,
         topics: Sequence[str],  # noqa: ARG002 - the protocol's signature
+        columns: OffsetNames | None,  # noqa: ARG002
         window: Window,
         where: pl.Expr | None,  # noqa: ARG002
     ) -> pl.DataFrame | None:

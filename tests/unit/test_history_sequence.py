@@ -20,7 +20,7 @@ from headrace.kernel.errors import BoundaryError, SpecError
 from headrace.kernel.protocols import ReadRequest
 from headrace.runtime.job import RunOptions
 from headrace.runtime.observer import SilentObserver, StopSignal
-from hybrid_source.boundary import BoundaryContext
+from hybrid_source.boundary import BoundaryContext, NamedColumns
 from hybrid_source.history_sequence import HistorySequence, not_older
 from hybrid_source.history_stage import LakeHistory
 from hybrid_source.parquet_history import ParquetHistory, open_parquet
@@ -216,6 +216,21 @@ def test_an_archive_of_a_former_incarnation_that_began_lower_is_refused(
     assert read(same, {0: 2000})["id"].to_list() == [
         number for number in range(2000) if where is None or number < 1000 or number % 2 == 0
     ]
+
+
+def test_shared_offsets_in_columns_that_the_job_names_are_compared_as_well(tmp_path: Path) -> None:
+    named = {system.PARTITION: "p", system.OFFSET: "o"}
+    old = stage(tmp_path / "old", rows(0, 1000).rename(named))
+    for name, make in (("same", rows), ("new", reborn)):
+        last = replace(
+            stage(tmp_path / name, make(500, 2000).rename(named)), rules=[NamedColumns(OffsetNames("p", "o"))]
+        )
+        sequence = HistorySequence([old, last])
+        if make is rows:
+            assert sequence.resolve(sequence.pin(), ["t"]).boundary.nexts == {TopicPartition("t", 0): 2000}
+            continue
+        with pytest.raises(BoundaryError, match="another record in stage 1"):
+            sequence.resolve(sequence.pin(), ["t"])
 
 
 def test_a_later_stage_that_has_none_of_the_shared_offsets_is_refused(tmp_path: Path) -> None:
