@@ -35,6 +35,15 @@ app.add_typer(dev_app, name="dev")
 app.add_typer(spec_app, name="spec")
 
 
+class PlanFormat(StrEnum):
+    """How a plan is printed."""
+
+    TEXT = "text"
+    JSON = "json"
+    MERMAID = "mermaid"
+    SVG = "svg"
+
+
 class OnEnd(StrEnum):
     """What happens to open windows at that end."""
 
@@ -143,6 +152,9 @@ def run_command(
 def plan(
     job: JobArgument,
     *,
+    form: Annotated[
+        PlanFormat, typer.Option("--format", help="Text, JSON, or a drawing of the graph as Mermaid or SVG.")
+    ] = PlanFormat.TEXT,
     json: JsonOption = False,
     config: ConfigOption = None,
     state: StateOption = None,
@@ -151,7 +163,7 @@ def plan(
     """Show what a job would read, where its boundary lies, and what it promises. Writes nothing."""
     from headrace.cli.plan_job import plan_file
 
-    plan_file(job, Settings(config, state, debug=debug), as_json=json)
+    plan_file(job, Settings(config, state, debug=debug), "json" if json else form.value)
 
 
 @app.command()

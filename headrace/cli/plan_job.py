@@ -8,6 +8,7 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
+from headrace.cli.draw_plan import mermaid, svg
 from headrace.cli.render_plan import print_plan
 from headrace.cli.settings import Settings
 from headrace.jobs.compile import compile_job
@@ -15,14 +16,24 @@ from headrace.jobs.loading import load_job
 from headrace.jobs.planning import plan_job
 
 
-def plan_file(path: Path, settings: Settings, *, as_json: bool) -> None:
-    """Print the plan of the job in a file.
+def plan_file(path: Path, settings: Settings, form: str) -> None:
+    """Print the plan of the job in a file, or a drawing of its graph.
+
+    Args:
+        path: The file.
+        settings: Which configuration.
+        form: ``text``, ``json``, ``mermaid`` or ``svg``.
 
     Raises:
         HeadraceError: The job or what it names is wrong, or a service does not answer.
     """
     plan = plan_job(compile_job(load_job(path), settings.load()))
-    if as_json:
-        typer.echo(json.dumps(plan.to_json(), indent=2, default=str))
-    else:
-        print_plan(plan, Console())
+    match form:
+        case "json":
+            typer.echo(json.dumps(plan.to_json(), indent=2, default=str))
+        case "mermaid":
+            typer.echo(mermaid(plan.graph), nl=False)
+        case "svg":
+            typer.echo(svg(plan.graph), nl=False)
+        case _:
+            print_plan(plan, Console())

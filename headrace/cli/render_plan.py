@@ -10,6 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from headrace.cli.draw_plan import tree
 from headrace.cli.words import bytes_text, count_text, lost_text, seconds_text
 from headrace.jobs.plan import (
     BoundaryPlan,
@@ -22,6 +23,7 @@ from headrace.jobs.plan import (
     TableTailPlan,
     TailPlan,
 )
+from headrace.jobs.plan_graph import Segment
 from headrace.runtime.observer import LostOffsets
 
 _FILE_WIDTH: Final = 200
@@ -41,17 +43,26 @@ def render_plan(plan: Plan) -> RenderableType:
             ("determinism", plan.determinism.value),
             ("fingerprint", plan.fingerprint),
             ("checkpoints", plan.checkpoint_store),
+            ("parallelism", str(plan.parallelism)),
         )
     ]
     for source in plan.sources:
         parts += [Text(f"\nsource {source.name}", style="bold"), *_source(source)]
     if plan.tables:
         parts += [Text("\ntables", style="bold"), _indented(_facts(*plan.tables.items()))]
+    parts += [Text("\ngraph", style="bold"), *map(_indented, tree(plan.graph))]
+    fused = [("as one plan", _segment(segment)) for segment in plan.graph.segments]
+    parts.append(_indented(_facts(*fused)))
     if plan.operators:
         parts += [Text("\nsteps", style="bold"), _indented(_operators(plan.operators))]
     parts += [Text("\nsinks", style="bold"), _indented(_sinks(plan.sinks))]
     parts += [Text(f"\nwarning: {warning}", style="yellow") for warning in plan.warnings]
     return Group(*parts)
+
+
+def _segment(segment: Segment) -> str:
+    parts = [*segment.steps, *(f"the stateless part of {step}" for step in segment.partials)]
+    return f"{segment.start}: {', '.join([*parts, *(f'to {sink}' for sink in segment.sinks)])}"
 
 
 def _source(source: SourcePlan) -> Iterator[RenderableType]:

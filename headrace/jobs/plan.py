@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from headrace.jobs.plan_graph import PlanGraph
 from headrace.kernel.protocols import Determinism
 from hybrid_source.resolution import Verdict
 
@@ -230,6 +231,8 @@ class Plan:
     checkpoint_store: str
     tables: Mapping[str, str] = field(default_factory=dict)
     warnings: Sequence[str] = ()
+    parallelism: int = 1
+    graph: PlanGraph = field(default_factory=PlanGraph)
 
     @property
     def determinism(self) -> Determinism:

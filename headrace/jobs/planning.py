@@ -18,6 +18,7 @@ from headrace.jobs.plan import (
     SourcePlan,
     TailPlan,
 )
+from headrace.jobs.planning_graph import plan_graph
 from headrace.jobs.planning_table import columns_read, history_plan, plan_table_source, text
 from headrace.jobs.spec import IcebergSink
 from headrace.jobs.spec_joins import JoinStep
@@ -63,6 +64,8 @@ def plan_job(job: CompiledJob) -> Plan:
         checkpoint_store=job.store,
         tables={name: table.text for name, table in job.spec.tables.items()},
         warnings=_warnings(record),
+        parallelism=job.spec.parallelism,
+        graph=plan_graph(job, graph, pushed),
     )
 
 

@@ -40,5 +40,5 @@ def resolve(graph: Graph) -> Schemas:
         follow(Stream(source.id), source.source.schema, late=True)
         follow(Stream(source.id, ERRORS), columns.ERRORS, late=False)
     for node in graph.stateful():
-        follow(Stream(node.id), node.operator.output_schema(partials[node.id]), late=False)
+        follow(Stream(node.id), node.operator.output_schema(partials[node.id]), late=True)
     return Schemas(partials, sinks)

@@ -1,0 +1,144 @@
+"""Jobs over the whole vocabulary give the same however they are run: ``jobs.yaml`` has them.
+
+Each is run once as it is simplest: all of its input is history, in one piece, with one instance of each operator. Then
+in random worlds: with history, topic and the seam between them anywhere, in batches of any size, with epochs that end
+anywhere, killed and restored, checkpointed with two instances of each operator and restored with three. Streams that
+only grow must give the same rows, changelogs must come to the same table.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from headrace.jobs.compile import CompiledJob, compile_job
+from headrace.jobs.config import load_config
+from headrace.jobs.parse import parse_job
+from headrace.jobs.spec_yaml import read_yaml
+from headrace.kernel import columns
+from headrace.runtime.graph import Graph, Node, SinkNode, SourceNode
+from headrace.runtime.job import CheckpointPolicy, RunOptions
+from headrace.runtime.observer import SilentObserver, StopSignal
+from headrace.runtime.restarts import run
+from headrace.testing import (
+    CRASH_POINTS,
+    MemorySink,
+    MemoryTable,
+    SimulatedCrashError,
+    StaticProgram,
+    crash_at,
+    memory_store,
+)
+from headrace.testing.script import Script, ScriptedLog
+from headrace.testing.stages import scripted_source
+from hybrid_source.hybrid import HybridSource
+from tests.worlds import random_log, random_script
+
+JOBS: Mapping[str, Mapping[str, Any]] = read_yaml(
+    Path(__file__).with_name("jobs.yaml").read_text(), "jobs.yaml", {}
+).value
+EXAMPLES = max(1, int(os.environ.get("HEADRACE_EXAMPLES", "300")) // 100)
+POINTS = [point for point in CRASH_POINTS if not point.startswith(("iceberg", "kafka"))]
+STREAM = {
+    "tail": {"topic": "scripted", "schema": {"ts": "timestamp", "k": "string", "v": "long"}},
+    "event_time": {"column": "ts", "out_of_orderness": "20s"},
+}
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], CompiledJob]:
+    """Compiles a job of the file, once."""
+    folder = tmp_path_factory.mktemp("golden")
+    pl.DataFrame({"k": ["a", "b"], "name": ["Anna", "Ben"]}).write_parquet(folder / "names.parquet")
+    config = load_config(state_path=folder / "state", cwd=folder, environ={"HEADRACE_KAFKA_BOOTSTRAP": "nowhere:1"})
+
+    @cache
+    def compile_named(name: str) -> CompiledJob:
+        section = {"streams": ["a"], **JOBS[name]}
+        job = {
+            "name": name,
+            "sources": dict.fromkeys(section.pop("streams"), STREAM),
+            "sinks": [{"id": "out", "iceberg": {"table": "local.golden.out", "create": True, "changes": "append"}}],
+            **section,
+        }
+        if "names" in str(section):
+            job["tables"] = {"names": {"parquet": str(folder / "names.parquet")}}
+        return compile_job(parse_job(job), config)
+
+    return compile_named
+
+
+def with_parts(job: CompiledJob, sources: Mapping[str, HybridSource], table: MemoryTable) -> StaticProgram:
+    """A compiled job over other sources, and with its rows in memory."""
+    nodes: list[Node] = []
+    for node in job.graph(job.pin({})).nodes:
+        match node:
+            case SourceNode():
+                source = replace(sources[node.id], name=node.id, schema=node.source.schema)
+                nodes.append(replace(node, source=source))
+            case SinkNode():
+                nodes.append(replace(node, sink=MemorySink(node.id, table), covers=None))
+            case _:
+                nodes.append(node)
+    return StaticProgram(job.uid, Graph(nodes))
+
+
+def outcome(program: StaticProgram, rows: int, parallelisms: Sequence[int], crashes: Sequence[tuple[str, int]]) -> None:
+    """Run a job to its end, killed at each of some points on the way, each time with the next parallelism."""
+    store = memory_store()
+    policy = CheckpointPolicy(interval_us=10**12, rows=rows, timeout_s=60)
+
+    def go(attempt: int) -> None:
+        options = RunOptions("caught-up", "drain", parallelism=parallelisms[attempt % len(parallelisms)])
+        run(program, store, policy, options, SilentObserver(), StopSignal())
+
+    for attempt, (point, nth) in enumerate(crashes):
+        with crash_at(point, nth):
+            try:
+                go(attempt)
+            except SimulatedCrashError:
+                continue
+    go(len(crashes))
+
+
+def given_out(table: MemoryTable) -> Sequence[tuple[Any, ...]]:
+    """The rows of a table; of a changelog, those that it comes to."""
+    rows = table.rows()
+    if columns.WEIGHT in rows.columns:
+        names = [name for name in rows.columns if name != columns.WEIGHT]
+        rows = rows.group_by(names).agg(pl.col(columns.WEIGHT).sum()).filter(pl.col(columns.WEIGHT) != 0)
+        assert (rows[columns.WEIGHT] > 0).all(), "a row was taken back too often"
+    return sorted(rows.select(sorted(rows.columns)).rows(), key=repr)
+
+
+def simplest(log: ScriptedLog) -> Script:
+    """Everything is history, in one split."""
+    return Script([{at: log.end(at) for at in log.partitions}])
+
+
+@pytest.mark.parametrize("name", JOBS)
+@settings(max_examples=EXAMPLES, deadline=None, phases=[Phase.generate])  # a seed cannot be made smaller
+@given(seed=st.integers(0, 2**63))
+def test_the_output_is_the_same_however_a_job_is_run(
+    compiled: Callable[[str], CompiledJob], name: str, seed: int
+) -> None:
+    job, dice = compiled(name), random.Random(seed)
+    logs = {stream: random_log(dice, most=15) for stream in job.sources}
+    plain, wild = MemoryTable(), MemoryTable()
+    pieces = {stream: scripted_source(log, simplest(log)) for stream, log in logs.items()}
+    outcome(with_parts(job, pieces, plain), 10**6, [1], [])
+    scripts = {stream: replace(random_script(dice, log), until=None, on_gap="fail") for stream, log in logs.items()}
+    pieces = {stream: scripted_source(log, scripts[stream]) for stream, log in logs.items()}
+    crashes = [("after-head", dice.randint(1, 4)), *((dice.choice(POINTS), dice.randint(1, 4)) for _ in range(2))]
+    outcome(with_parts(job, pieces, wild), dice.randint(1, 30), [2, 3, 1], crashes[: dice.randint(1, 3)])
+    assert given_out(wild) == given_out(plain)
