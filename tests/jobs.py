@@ -30,7 +30,7 @@ import yaml
 
 from catalog.catalogs import Catalogs
 from catalog.tables import load_or_create
-from headrace.jobs.config import Config, load_config
+from headrace.jobs.config import Config, Options, load_config
 from headrace.jobs.loading import load_job
 from headrace.jobs.run import run_job
 from headrace.kernel import crash
@@ -208,6 +208,7 @@ class Site:
     store: str | None = None
     environment: dict[str, str] = field(default_factory=dict)
     runs: list[Run] = field(default_factory=list)
+    opened: list[tuple[Mapping[str, Options], Catalogs]] = field(default_factory=list)
 
     @property
     def config(self) -> Config:
@@ -215,7 +216,13 @@ class Site:
 
     @property
     def catalogs(self) -> Catalogs:
-        return Catalogs(self.config.catalogs)
+        """The catalogs of the settings as they are now, open until the site is closed."""
+        wanted = self.config.catalogs
+        for known, catalogs in self.opened:
+            if known == wanted:
+                return catalogs
+        self.opened.append((wanted, Catalogs(wanted)))
+        return self.opened[-1][1]
 
     def name(self, table: str) -> str:
         """A table's full name, as jobs write it."""
@@ -287,6 +294,8 @@ class Site:
         for run in self.runs:
             if run.code is None:
                 run.kill()
+        for _, catalogs in self.opened:
+            catalogs.close()
 
     # ----------------------------------------------------------------------------------------------------------- data
 

@@ -220,10 +220,14 @@ def compile_job(spec: JobSpec, config: Config) -> CompiledJob:
     """
     nodes = build_graph(spec)
     catalogs = Catalogs(config.catalogs)
-    sources = {name: build_source(spec, nodes, name, config, catalogs) for name in spec.sources}
-    lookups = {name: build_lookup_table(name, table, config, catalogs) for name, table in spec.tables.items()}
-    job = CompiledJob(spec, config, catalogs, nodes, sources, lookups)
-    check_columns(job)
+    try:
+        sources = {name: build_source(spec, nodes, name, config, catalogs) for name in spec.sources}
+        lookups = {name: build_lookup_table(name, table, config, catalogs) for name, table in spec.tables.items()}
+        job = CompiledJob(spec, config, catalogs, nodes, sources, lookups)
+        check_columns(job)
+    except BaseException:
+        catalogs.close()
+        raise
     return job
 
 

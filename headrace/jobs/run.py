@@ -41,8 +41,11 @@ def run_job(
             :func:`headrace.runtime.restarts.run`.
     """
     job = compile_job(spec, config)
-    store = open_store(job.store, config.object_stores)
-    if drop_state:
-        state_fit.drop_state(job, store, drop_state)
-    options = replace(options, parallelism=options.parallelism or job.spec.parallelism)
-    return restarts.run(job, store, job.policy, options, observer, stop, clock, JobLeases(job, clock), job.state)
+    try:
+        store = open_store(job.store, config.object_stores)
+        if drop_state:
+            state_fit.drop_state(job, store, drop_state)
+        options = replace(options, parallelism=options.parallelism or job.spec.parallelism)
+        return restarts.run(job, store, job.policy, options, observer, stop, clock, JobLeases(job, clock), job.state)
+    finally:
+        job.catalogs.close()  # a process may run many jobs, and a database has few connections

@@ -155,7 +155,9 @@ class World:
         assert_same(self.site.read(f"plain_{self.topic}"), pl.concat(self.committed), "rows")
 
     def check(self, job: Path) -> None:
-        assert prove_seam(compile_job(load_job(job), self.site.config)).exact
+        compiled = compile_job(load_job(job), self.site.config)
+        assert prove_seam(compiled).exact
+        compiled.catalogs.close()
         self.check_rows()
         windows = (
             pl.concat(self.committed)

@@ -10,10 +10,11 @@ import pytest
 from polars.testing import assert_frame_equal
 
 import headrace
+from catalog.catalogs import Catalogs
 from headrace.jobs.compile import CompiledJob, compile_job
 from headrace.jobs.config import load_config
 from headrace.jobs.run import run_job
-from headrace.kernel.errors import SpecError
+from headrace.kernel.errors import HeadraceError, SpecError
 from headrace.kernel.protocols import Determinism
 from headrace.runtime.job import RunOptions
 from headrace.runtime.observer import SilentObserver, StopSignal
@@ -185,3 +186,26 @@ def test_what_an_operator_says_of_its_definition_names_the_step(tmp_path: Path) 
     for message, made in bad.items():
         with pytest.raises(SpecError, match=f"steps..*(.|\n)*{message}"):
             compile_job(made.sink_iceberg("local.ns.out", create=True).spec(), config)
+
+
+def test_a_run_leaves_no_catalog_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One process may run many jobs, and a database has few connections."""
+    made, closed = [], []
+    begin, close = Catalogs.__init__, Catalogs.close
+    monkeypatch.setattr(Catalogs, "__init__", lambda self, options: (made.append(self), begin(self, options))[1])
+    monkeypatch.setattr(Catalogs, "close", lambda self: (closed.append(self), close(self))[1])
+    config = load_config(state_path=tmp_path / "state", cwd=tmp_path)
+    pl.DataFrame({"v": [1]}).write_parquet(tmp_path / "v.parquet")
+    good = headrace.Job("j").source("s", history={"parquet": str(tmp_path / "v.parquet")})
+    run_job(
+        good.sink_iceberg("local.ns.v", create=True).spec(),
+        config,
+        RunOptions("caught-up"),
+        SilentObserver(),
+        StopSignal(),
+    )
+    bad = headrace.Job("j").source("s", history={"parquet": str(tmp_path / "nowhere.parquet")})
+    with pytest.raises(HeadraceError):
+        compile_job(bad.sink_iceberg("local.ns.v", create=True).spec(), config)
+    assert len(made) == 2
+    assert {id(one) for one in made} <= {id(one) for one in closed}
