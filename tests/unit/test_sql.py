@@ -283,3 +283,42 @@ def test_the_documented_job_is_one() -> None:
 def test_sql_and_steps_exclude_each_other() -> None:
     with pytest.raises(SpecError, match="not both"):
         parse_job(job("SELECT carrier FROM flights") | {"steps": [{"filter": "delay > 1"}]})
+
+
+def test_custom_operators_stand_in_from() -> None:
+    sql = """
+        SELECT k, n FROM sessionize(
+          TABLE (SELECT carrier AS k, at FROM flights WHERE delay > 0) PARTITION BY k ORDER BY at,
+          gap => INTERVAL '30' MINUTE, most => 5, names => ARRAY['a', 'b'], event_time => DESCRIPTOR(ended)
+        ) AS s WHERE n > 1
+    """
+    found = next(step for step in steps(sql) if "custom" in step)
+    assert found["custom"] == {
+        "operator": "sessionize",
+        "by": ("k",),
+        "order_by": "at",
+        "args": {"gap": "30m", "most": 5, "names": ["a", "b"]},
+        "event_time": "ended",
+    }
+
+
+def test_windows_of_the_clock_on_the_wall() -> None:
+    sql = """
+        SELECT carrier, count(*) AS n
+        FROM TABLE(TUMBLE(TABLE timeless, DESCRIPTOR(PROCTIME()), INTERVAL '10' SECOND)) GROUP BY carrier, window_start
+    """
+    assert steps(sql)[0]["window"]["time"] == "processing"
+
+
+def test_joins_hold_what_is_needed_and_nothing_else() -> None:
+    sql = """
+        SELECT f.carrier, t.delay AS other FROM flights AS f JOIN timeless AS t ON f.carrier = t.carrier
+        WHERE f.delay > 1 AND t.delay < 5 AND f.delay <> t.delay
+    """
+    found = {step["id"]: step for step in steps(sql)}
+    assert found["query-filter"]["filter"] == "f.delay > 1".removeprefix("f.")
+    assert found["query-t-filter"]["filter"] == "delay < 5"
+    join = found["query-join"]["join"]
+    assert join["on"] == {"carrier": "carrier"}
+    assert join["where"] == 'delay <> "t.delay"'
+    assert "within" not in join

@@ -1,0 +1,66 @@
+"""Windows, windows over windows, rankings: as DuckDB has them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.sql_jobs import check
+
+HOURS = """
+    SELECT carrier, window_start AS since, window_end AS till, count(*) AS n
+    FROM TUMBLE(TABLE flights, DESCRIPTOR("at"), INTERVAL '1' HOUR) GROUP BY carrier, window_start, window_end
+"""
+DUCK_HOURS = """
+    SELECT carrier, date_trunc('hour', "at") AS since, date_trunc('hour', "at") + interval 1 hour AS till, count(*) AS n
+    FROM flights GROUP BY ALL
+"""
+QUERIES = {
+    "windows of one window": (
+        f"SELECT since, till, max(n) AS most, count(*) AS groups FROM ({HOURS}) GROUP BY since, till",
+        f"SELECT since, till, max(n) AS most, count(*) AS groups FROM ({DUCK_HOURS}) GROUP BY since, till",
+    ),
+    "windows over windows": (
+        f"""SELECT window_start AS day, sum(n) AS n
+            FROM TUMBLE(TABLE ({HOURS}), DESCRIPTOR(since), INTERVAL '3' HOUR) AS h GROUP BY window_start""",
+        f"SELECT time_bucket(interval 3 hour, since) AS day, sum(n) AS n FROM ({DUCK_HOURS}) GROUP BY 1",
+    ),
+    "the most of each window": (
+        f"""SELECT * FROM (SELECT carrier, n, since,
+              ROW_NUMBER() OVER (PARTITION BY since ORDER BY n DESC, carrier) AS place
+            FROM ({HOURS})) WHERE place <= 2""",
+        f"""SELECT carrier, n, since, row_number() OVER (PARTITION BY since ORDER BY n DESC, carrier) AS place
+            FROM ({DUCK_HOURS}) QUALIFY place <= 2""",
+    ),
+    "the most of all": (
+        "SELECT id, delay FROM flights QUALIFY ROW_NUMBER() OVER (PARTITION BY carrier ORDER BY delay DESC, id) <= 3",
+        """SELECT id, delay FROM flights
+           QUALIFY row_number() OVER (PARTITION BY carrier ORDER BY delay DESC NULLS LAST, id) <= 3""",
+    ),
+    "sessions": (
+        """SELECT carrier, window_start AS since, count(*) AS n
+           FROM SESSION(TABLE alerts PARTITION BY carrier, DESCRIPTOR("at"), INTERVAL '10' MINUTE)
+           GROUP BY carrier, window_start, window_end""",
+        """WITH marked AS (SELECT *, coalesce("at" - lag("at") OVER (PARTITION BY carrier ORDER BY "at")
+                                           >= interval 10 minute, true) AS begins FROM alerts),
+                numbered AS (SELECT *, count(*) FILTER (WHERE begins) OVER (PARTITION BY carrier ORDER BY "at") AS s
+                             FROM marked)
+           SELECT carrier, min("at") AS since, count(*) AS n FROM numbered GROUP BY carrier, s""",
+    ),
+    "one value for all rows": (
+        "SELECT f.id FROM flights f CROSS JOIN (SELECT max(level) AS most FROM alerts) q WHERE f.delay = q.most",
+        "SELECT id FROM flights WHERE delay = (SELECT max(level) FROM alerts)",
+    ),
+    "the version at the time": (
+        """SELECT f.id AS flight, a.level AS level
+           FROM flights f ASOF JOIN alerts a ON f.carrier = a.carrier AND f."at" >= a."at" """,
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_windows_and_rankings(name: str, tmp_path: Path) -> None:
+    ours, theirs = QUERIES[name]
+    check(ours, tmp_path, theirs or None)
