@@ -13,7 +13,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv requirements demo test test-full lint format bench bench-nexmark clean
+.PHONY: help venv requirements demo test test-full lint format bench bench-state bench-nexmark clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -55,6 +55,9 @@ bench: $(STAMP)  ## measure against the targets
 
 bench-nexmark: $(STAMP)  ## the queries of Nexmark: checked, then measured
 	$(BIN)/python -m benchmarks.nexmark
+
+bench-state: $(STAMP)  ## keyed state of 10 and 20 million keys
+	$(BIN)/python -m benchmarks.state
 
 clean:  ## stop the dev stack and remove its data, caches and builds; the environment stays
 	test ! -d .headrace/dev || $(BIN)/python -m infra.dev down --delete --state-dir .headrace/dev

@@ -8,7 +8,7 @@ from typing import Final
 
 from headrace.kernel.keyed import KeyedLayout, KeyedState, KeyGroups
 from headrace.kernel.protocols import OperatorState
-from headrace.state.keyed import KeyedStore, MemoryBudget
+from headrace.state.keyed import KeyedStore, MemoryBudget, Sizes
 from headrace.state.runs import RunFolder
 from headrace.state.sorted_rows import Hashing
 
@@ -22,10 +22,12 @@ class StateOptions:
     Attributes:
         memory: Bytes, for all operators together.
         folder: On a local disk; None: the system's folder for temporary files.
+        sizes: When what is merged.
     """
 
     memory: int = DEFAULT_MEMORY
     folder: Path | None = None
+    sizes: Sizes = field(default_factory=Sizes)
 
 
 class StateBackend:
@@ -39,6 +41,7 @@ class StateBackend:
         options = options or StateOptions()
         self.runs = RunFolder(options.folder)
         self._budget = MemoryBudget(options.memory)
+        self._sizes = options.sizes
 
     def context(self, where: str, state: OperatorState | None = None) -> StateContext:
         """What an operator is opened with.
@@ -47,7 +50,7 @@ class StateBackend:
             where: Names the operator in error messages.
             state: Where it resumes.
         """
-        return StateContext(where, self.runs, self._budget, state)
+        return StateContext(where, self.runs, self._budget, self._sizes, state)
 
     def close(self) -> None:
         """Remove what lies on the local disk."""
@@ -61,6 +64,7 @@ class StateContext:
     where: str
     runs: RunFolder
     budget: MemoryBudget
+    sizes: Sizes
     state: OperatorState | None = None
     key_groups: KeyGroups = field(default_factory=KeyGroups)
 
@@ -71,7 +75,7 @@ class StateContext:
             HeadraceError: As :meth:`RunFolder.open`.
         """
         self.runs.open()
-        store = KeyedStore(Hashing(layout), self.runs, self.budget)
+        store = KeyedStore(Hashing(layout), self.runs, self.budget, self.sizes)
         snapshot = self.state.keyed.get(layout.name) if self.state else None
         if snapshot is not None:
             store.restore(snapshot, self.key_groups, self.where)
@@ -79,4 +83,4 @@ class StateContext:
 
     def narrowed(self, key_groups: KeyGroups, state: OperatorState | None) -> StateContext:
         """See :meth:`headrace.kernel.protocols.OperatorContext.narrowed`."""
-        return StateContext(self.where, self.runs, self.budget, state, key_groups)
+        return StateContext(self.where, self.runs, self.budget, self.sizes, state, key_groups)

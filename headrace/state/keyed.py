@@ -282,10 +282,9 @@ class KeyedStore:
         in_memory = [held for held in self._changes if not held.run]
         if not in_memory:
             return
-        rows = merged(in_memory[::-1], self._layout.identity)
-        self._changes = [held for held in self._changes if held.run]
+        written = self._written(merged(in_memory[::-1], self._layout.identity))
         # Those on disk are all older: what is written is always the newest.
-        self._changes.append(self._written(rows))
+        self._changes = [*(held for held in self._changes if held.run), written]
 
     def _written(self, rows: pl.DataFrame) -> SortedRows:
         return SortedRows.mapped(self._runs.write(rows), self._stored)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
 from headrace.kernel import keyed as kernel_keyed
-from headrace.kernel.errors import GraphChangedError
+from headrace.kernel.errors import AccessDeniedError, GraphChangedError, HeadraceError, UnavailableError
 from headrace.kernel.keyed import GROUPS, KeyedLayout, KeyedSnapshot, KeyedState, KeyGroups, key_groups, united
 from headrace.kernel.protocols import OperatorState
 from headrace.state.backend import StateBackend, StateOptions
@@ -289,6 +290,31 @@ def test_state_of_another_layout_is_refused(change: dict[str, Any]) -> None:
     context = backend.context("window 'w'", OperatorState(1, keyed={"one": state.snapshot()}))
     with pytest.raises(GraphChangedError, match="window 'w': its state"):
         context.keyed(dataclasses.replace(KeyedLayout("one", SCHEMA, ["k"]), **change))
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "hint"),
+    [
+        (OSError(errno.ENOSPC, "no space left"), UnavailableError, "the disk is full: make room"),
+        (OSError(errno.EIO, "broken"), UnavailableError, ""),
+        (PermissionError(errno.EACCES, "denied"), AccessDeniedError, "check its owner and mode"),
+    ],
+)
+def test_what_the_disk_says_is_said_with_its_cure(
+    error: OSError, kind: type[HeadraceError], hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> int:
+        raise error
+
+    state = StateBackend(StateOptions(folder=tmp_path)).context("x").keyed(ONE)
+    state.put(frame([("a", 1, 1, 1)]))
+    monkeypatch.setattr(Path, "write_bytes", refuse)
+    with pytest.raises(kind, match=f"state cannot be kept in the folder {tmp_path}") as caught:
+        state.snapshot()
+    assert caught.value.hint.startswith(hint)
+    assert (caught.value.code == "DISK_FULL") is (error.errno == errno.ENOSPC)
+    monkeypatch.undo()
+    assert state.find(frame([("a", 0, 0, 0)])).rows() == [("a", 1, 1, 1)]
 
 
 def test_nothing_of_it_stays_on_disk(tmp_path: Path) -> None:
