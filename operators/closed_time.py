@@ -67,5 +67,5 @@ class ClosedTime:
         left = partials.filter(out)
         if not left.height:
             return partials
-        self._counts[name] += left.height if self._rows is None else int(left[self._rows].sum())
+        self._counts[name] += left.height if self._rows is None else int(left[self._rows].abs().sum())
         return partials.filter(~out)

@@ -22,13 +22,16 @@ import polars as pl
 from headrace.kernel import columns
 from headrace.kernel.keyed import KeyedLayout, KeyedState
 from headrace.kernel.protocols import MAIN, Determinism, Emission, OperatorContext, OperatorState
+from operators import event_time as times
 from operators import partials
 from operators.aggregate_set import build_all, check_keys, read_aggregates, state_of
 from operators.aggregates import Aggregate
 from operators.determinism import weakest
-from operators.errors import computing
+from operators.errors import column_not_found, computing
 from operators.partials import ROWS
+from operators.row_order import order
 from operators.untimed import UntimedInstance, UntimedOperator
+from operators.weighted import of_values, value_columns, weighted
 
 VERSION: Final = 1
 _GROUPS: Final = "groups"
@@ -36,9 +39,6 @@ _ALL: Final = "_all"
 """The key where there is none: one group for all rows."""
 _OLD: Final = "_old"
 _NEW: Final = "_new"
-_VALUE: Final = "value:"
-"""Partials over a changelog: columns with a value that is kept begin with it, and end with the name of the state column
-that is built of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,7 @@ class KeyedAggregate(UntimedOperator):
         id: Stable id; the state is bound to it.
         aggregates: From the output's name to SQL text (``"sum(delay)"``) or an ``Aggregate``.
         by: Key columns; none: one result over all rows, which is there once there is a row.
+        event_time: Column with the event time, by which ``first``, ``last`` and ``list`` order rows; None: they cannot.
 
     Raises:
         SpecError: Something in it cannot be.
@@ -60,6 +61,7 @@ class KeyedAggregate(UntimedOperator):
     id: str
     aggregates: Mapping[str, str | Aggregate]
     by: Sequence[str] = ()
+    event_time: str | None = None
     _wanted: Mapping[str, Aggregate] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -98,16 +100,18 @@ class KeyedAggregate(UntimedOperator):
         """
         schema = rows.collect_schema()
         check_keys(self.by, schema, self._where)
-        build = build_all(self._wanted, schema, self._where)
-        made, values, state = build.rows, {}, build.state
-        if columns.WEIGHT in schema:
-            linear = {name for name in state if partials.is_linear(name)}
-            values = {f"{_VALUE}{name}": made[name] for name in state.keys() - linear}
-            made = {name: expr for name, expr in made.items() if name not in state or name in linear}
-            state = {name: partials.weighted(name, state[name]) for name in linear}
+        build = weighted(build_all(self._wanted, schema, self._where, self._order(schema)), schema)
         keys = {name: partials.one_zero(pl.col(name), schema[name]) for name in self.by} or {_ALL: pl.lit(0, pl.Int8)}
+        made, values = build.build.rows, build.values
         # Not select: over literals alone it would lose the number of rows.
-        return rows.with_columns(**keys, **made, **values).group_by(*keys, *values).agg(**state)
+        return rows.with_columns(**keys, **made, **values).group_by(*keys, *values).agg(**build.build.state)
+
+    def _order(self, schema: pl.Schema) -> Sequence[pl.Expr]:
+        if self.event_time is None:
+            return ()
+        if self.event_time not in schema:
+            raise column_not_found(self.event_time, schema.names(), self._where)
+        return order(times.microseconds(self.event_time, schema[self.event_time], self._where), schema)
 
     def output_schema(self, schema: pl.Schema) -> pl.Schema:
         """See :class:`headrace.kernel.protocols.StatefulOperator`."""
@@ -116,8 +120,7 @@ class KeyedAggregate(UntimedOperator):
     def results(self, merged: pl.DataFrame, weight: int) -> pl.DataFrame:
         """Rows of the main port, computed of merged partials, all with one weight."""
         with computing(self._where):
-            groups = _of_values(merged, self.keys) if _values(merged) else merged
-            groups = groups.filter(pl.col(ROWS) != 0)
+            groups = of_values(merged, self.keys).filter(pl.col(ROWS) != 0)
             return groups.select(
                 *self.by,
                 *(partials.final(wanted, name, groups.schema) for name, wanted in self._wanted.items()),
@@ -134,8 +137,7 @@ class KeyedAggregate(UntimedOperator):
         Raises:
             GraphChangedError: The state was made by another definition, over other types, or by a newer release.
         """
-        values = [name for name in schema if name.startswith(_VALUE)]
-        held = context.keyed(KeyedLayout(_GROUPS, schema, self.keys, values, version=VERSION))
+        held = context.keyed(KeyedLayout(_GROUPS, schema, self.keys, value_columns(schema.names()), version=VERSION))
         return KeyedAggregateInstance(self, held)
 
 
@@ -163,9 +165,13 @@ class KeyedAggregateInstance(UntimedInstance):
         """The merged partials of each key."""
         return OperatorState(VERSION, keyed={_GROUPS: self._held.snapshot()})
 
-    def _merged(self, before: pl.DataFrame, partials: pl.DataFrame) -> pl.DataFrame:
-        identity = [*self._operator.keys, *_values(before)]
-        return pl.concat([before, partials]).group_by(identity).agg(_reductions(before, identity))
+    def _merged(self, before: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
+        identity = [*self._operator.keys, *value_columns(before.columns)]
+        return (
+            pl.concat([before, rows])
+            .group_by(identity)
+            .agg(partials.reductions(name for name in before.columns if name not in identity))
+        )
 
     def _changes(self, before: pl.DataFrame, after: pl.DataFrame) -> Emission:
         operator = self._operator
@@ -187,23 +193,3 @@ def _difference(before: pl.DataFrame, after: pl.DataFrame, by: Sequence[str]) ->
     pairs = pairs.filter(~same)
     places = (pairs.sort(by, nulls_last=False) if by else pairs).select(_OLD, _NEW).fill_null(-1).to_numpy().ravel()
     return rows[places[places >= 0]]
-
-
-def _values(partials: pl.DataFrame) -> list[str]:
-    return [name for name in partials.columns if name.startswith(_VALUE)]
-
-
-def _reductions(partials_: pl.DataFrame, keys: Sequence[str]) -> list[pl.Expr]:
-    return partials.reductions(name for name in partials_.columns if name not in keys)
-
-
-def _of_values(merged: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
-    """Partials by key, of partials by key and value."""
-    kept = _values(merged)
-    summed = merged.drop(kept).group_by(keys).agg(_reductions(merged.drop(kept), keys))
-    there = merged.filter(pl.col(ROWS) > 0)
-    times = there.select(pl.int_range(pl.len()).repeat_by(ROWS).explode(empty_as_null=False)).to_series()
-    named = {name: name.removeprefix(_VALUE) for name in kept}
-    each = there[times].select(*keys, *kept).rename(named)
-    computed = each.group_by(keys).agg(partials.building(name) for name in named.values())
-    return summed.join(computed, on=keys, how="left", nulls_equal=True)

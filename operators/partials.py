@@ -247,9 +247,10 @@ def _ordered(
     where: str,
 ) -> Build:
     """Values with what they are ordered by, as structs; null where there is nothing to take."""
-    if not order:
+    if not order and wanted.by is None:
         raise SpecError(
-            f"{where} needs an event time to order rows by", hint="aggregate in a window, or use min or max"
+            f"{where} needs an event time to order rows by",
+            hint="give the source an event time, or use min, max or arg_min",
         )
     _check_scalar(dtype, where)
     if wanted.kind is Kind.JOINED and not isinstance(dtype, pl.String):

@@ -1,7 +1,8 @@
 """Union: the rows of several streams as one stream.
 
 What makes them one is done by the graph: a union node reads several streams. The operator gives every row the same
-columns in the same order. Rows of one event time keep no order among streams, and nothing behind a union may need one.
+columns in the same order. Where one stream is a changelog, so is the union, and the rows of the others weigh 1. Rows
+of one event time keep no order among streams, and nothing behind a union may need one.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ class Union:
         Raises:
             SpecError: They have other columns or types than the union: types are never changed silently.
         """
+        if columns.WEIGHT in self.schema and columns.WEIGHT not in rows.collect_schema():
+            rows = rows.with_columns(pl.lit(1, columns.WEIGHT_TYPE).alias(columns.WEIGHT))
         found = {name: dtype for name, dtype in rows.collect_schema().items() if name != columns.ROW_WATERMARK}
         wanted = {name: dtype for name, dtype in self.schema.items() if name != columns.ROW_WATERMARK}
         if found != wanted:

@@ -23,6 +23,7 @@ from operators import partials
 from operators.aggregates import Aggregate
 from operators.slices import Slices
 from operators.time_scales import time_scale
+from operators.weighted import value_columns
 from operators.window_instance import OPENS, Layout, SlicedInstance
 from operators.windowed import WINDOW_END, WINDOW_START, Placement, WindowOperator
 
@@ -68,7 +69,7 @@ class SlicedWindow(WindowOperator):
         """
         layout = Layout(
             self.where,
-            tuple(self.by),
+            (*self.by, *value_columns(schema.names())),
             self.slices,
             self.allowed_lateness_us,
             self.finish,

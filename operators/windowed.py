@@ -32,6 +32,7 @@ from operators.determinism import weakest
 from operators.errors import column_not_found
 from operators.plan_cache import plan_for
 from operators.row_order import order
+from operators.weighted import of_values, value_columns, weighted
 
 WINDOW_START: Final = "window_start"
 WINDOW_END: Final = "window_end"
@@ -196,15 +197,23 @@ class WindowOperator(ABC):
 
     def finish(self, merged: pl.LazyFrame) -> pl.LazyFrame:
         """Rows of the main port, computed of merged partials."""
-        schema = merged.collect_schema()
-        finals = (partials.final(wanted, name, schema) for name, wanted in self._wanted.items())
-        return merged.select(*self.by, *self.window(schema), *finals)
+        there = self._there(merged)
+        schema = there.collect_schema()
+        return there.select(*self.by, *self.window(schema), *self._finals(schema))
+
+    def _there(self, merged: pl.LazyFrame) -> pl.LazyFrame:
+        """Merged partials by key and window; over a changelog without those of which all rows have been taken back."""
+        if value_columns(merged.collect_schema().names()):
+            merged = of_values(merged.collect(), [*self.by, WINDOW_START]).lazy()
+        return merged.filter(pl.col(partials.ROWS) != 0)
+
+    def _finals(self, schema: pl.Schema) -> list[pl.Expr]:
+        return [partials.final(wanted, name, schema) for name, wanted in self._wanted.items()]
 
     def shown(self, table: str, rows: pl.LazyFrame) -> pl.LazyFrame:  # noqa: ARG002 - there is one
         """See :class:`headrace.kernel.protocols.ShowsState`: results so far, by the pane's start (or the session's)."""
-        schema = rows.collect_schema()
-        finals = (partials.final(wanted, name, schema) for name, wanted in self._wanted.items())
-        return rows.select(*self.by, pl.col(WINDOW_START), *finals)
+        there = self._there(rows)
+        return there.select(*self.by, pl.col(WINDOW_START), *self._finals(there.collect_schema()))
 
     def _plan(self, schema: pl.Schema) -> _Plan:
         return plan_for(self._plans, schema, self._planned)
@@ -219,13 +228,17 @@ class WindowOperator(ABC):
         if mark is not None and self.allowed_lateness_us:
             mark = mark - self.allowed_lateness_us
         place = self.placement(time, mark, pl.Datetime("us", times.time_zone(dtype)))
-        build = place.build | build_all(self._wanted, schema, self.where, order(time, schema))
+        over = weighted(place.build | build_all(self._wanted, schema, self.where, order(time, schema)), schema)
+        build = over.build
         keys = {name: partials.one_zero(pl.col(name), schema[name]) for name in self.by}
+        weight = {columns.WEIGHT: pl.col(columns.WEIGHT)} if columns.WEIGHT in schema else {}
         return _Plan(
             late=None if place.late is None else place.late.fill_null(value=False),
             timeless=time.is_null(),
-            rows=[expr.alias(name) for name, expr in {**keys, **place.keys, **build.rows}.items()],
-            keys=[*self.by, *place.keys],
+            rows=[
+                expr.alias(name) for name, expr in {**keys, **place.keys, **build.rows, **over.values, **weight}.items()
+            ],
+            keys=[*self.by, *place.keys, *over.values],
             state=[expr.alias(name) for name, expr in build.state.items()],
             drop=[] if place.carried is None else [name for name in place.keys if name not in place.carried],
         )
