@@ -27,7 +27,7 @@ from operators import partials
 from operators.aggregate_set import build_all, check_keys, read_aggregates, state_of
 from operators.aggregates import Aggregate
 from operators.determinism import weakest
-from operators.errors import column_not_found, computing
+from operators.errors import computing
 from operators.partials import ROWS
 from operators.row_order import order
 from operators.untimed import UntimedInstance, UntimedOperator
@@ -52,7 +52,8 @@ class KeyedAggregate(UntimedOperator):
         id: Stable id; the state is bound to it.
         aggregates: From the output's name to SQL text (``"sum(delay)"``) or an ``Aggregate``.
         by: Key columns; none: one result over all rows, which is there once there is a row.
-        event_time: Column with the event time, by which ``first``, ``last`` and ``list`` order rows; None: they cannot.
+        event_time: Column with the event time, by which ``first``, ``last`` and ``list`` order rows;
+            None, or a column that the rows do not have: they cannot.
 
     Raises:
         SpecError: Something in it cannot be.
@@ -107,10 +108,8 @@ class KeyedAggregate(UntimedOperator):
         return rows.with_columns(**keys, **made, **values).group_by(*keys, *values).agg(**build.build.state)
 
     def _order(self, schema: pl.Schema) -> Sequence[pl.Expr]:
-        if self.event_time is None:
+        if self.event_time is None or self.event_time not in schema:
             return ()
-        if self.event_time not in schema:
-            raise column_not_found(self.event_time, schema.names(), self._where)
         return order(times.microseconds(self.event_time, schema[self.event_time], self._where), schema)
 
     def output_schema(self, schema: pl.Schema) -> pl.Schema:

@@ -56,6 +56,7 @@ class SessionWindow(WindowOperator):
     aggregates: Mapping[str, str | Aggregate]
     by: Sequence[str] = ()
     allowed_lateness_us: int = 0
+    revised: bool = False
     _wanted: Mapping[str, Aggregate] = field(init=False, repr=False, compare=False)
     _plans: dict[tuple[Any, ...], Any] = field(init=False, repr=False, compare=False, default_factory=dict)
 

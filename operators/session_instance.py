@@ -90,14 +90,17 @@ class SessionInstance:
         due = merged.filter(over)
         self._held.put(merged.filter(~over))
         self._next = self._earliest_end()
-        with computing(self._layout.where):
-            finished = self._layout.finish(due.lazy()).collect()
-        return {MAIN: finished.sort(WINDOW_START, *self._layout.by, nulls_last=False)} if finished.height else {}
+        finished = self._finished(due)
+        return {MAIN: finished} if finished.height else {}
 
     def drain(self) -> Emission:
         """Give out all sessions. Time up to the last one's end is closed then: nothing is given out for it again."""
         lasts = [last for frame in self._held.frames() if isinstance(last := frame[LAST].max(), int)]
         return self.advance(max(lasts) + self._layout.gap + self._layout.lateness) if lasts else {}
+
+    def results(self) -> pl.DataFrame:
+        """Rows of the sessions that are open, as they would be given out now."""
+        return self._finished(self._held.merged())
 
     def outgoing_watermark(self, watermark: int) -> int:
         """Where the earliest open session begins, or one to come: those given out later do not start before it."""
@@ -118,6 +121,11 @@ class SessionInstance:
         """Leaves out what has no time, and what lies in time that is closed."""
         closed = self._time.at
         return self._time.accepted(rows, WINDOW_START, None if closed is None else _first < closed)
+
+    def _finished(self, sessions: pl.DataFrame) -> pl.DataFrame:
+        with computing(self._layout.where):
+            finished = self._layout.finish(sessions.lazy()).collect()
+        return finished.sort(WINDOW_START, *self._layout.by, nulls_last=False)
 
     def _earliest_end(self) -> int | None:
         lasts = [last for frame in self._held.frames() if isinstance(last := frame[LAST].min(), int)]

@@ -92,6 +92,7 @@ class TumblingWindow(SlicedWindow):
         offset_us: Where windows begin, relative to the epoch.
         time_zone: Zone that windows stand in; None: UTC.
         allowed_lateness_us: How much later windows close.
+        revised: The rows are a changelog that takes rows back whose time may have passed.
 
     Raises:
         SpecError: Something in it cannot be.
@@ -105,6 +106,7 @@ class TumblingWindow(SlicedWindow):
     offset_us: int = 0
     time_zone: str | None = None
     allowed_lateness_us: int = 0
+    revised: bool = False
     slices: Slices = field(init=False, repr=False, compare=False)
     _wanted: Mapping[str, Aggregate] = field(init=False, repr=False, compare=False)
     _plans: dict[tuple[Any, ...], Any] = field(init=False, repr=False, compare=False, default_factory=dict)
@@ -132,6 +134,7 @@ class HoppingWindow(SlicedWindow):
         offset_us: Where windows begin, relative to the epoch.
         time_zone: Zone that windows stand in; None: UTC.
         allowed_lateness_us: How much later windows close.
+        revised: The rows are a changelog that takes rows back whose time may have passed.
 
     Raises:
         SpecError: Something in it cannot be.
@@ -146,6 +149,7 @@ class HoppingWindow(SlicedWindow):
     offset_us: int = 0
     time_zone: str | None = None
     allowed_lateness_us: int = 0
+    revised: bool = False
     slices: Slices = field(init=False, repr=False, compare=False)
     _wanted: Mapping[str, Aggregate] = field(init=False, repr=False, compare=False)
     _plans: dict[tuple[Any, ...], Any] = field(init=False, repr=False, compare=False, default_factory=dict)
@@ -179,6 +183,7 @@ class CumulatingWindow(SlicedWindow):
         offset_us: Where windows begin, relative to the epoch.
         time_zone: Zone that windows stand in; None: UTC.
         allowed_lateness_us: How much later windows close.
+        revised: The rows are a changelog that takes rows back whose time may have passed.
 
     Raises:
         SpecError: Something in it cannot be.
@@ -193,6 +198,7 @@ class CumulatingWindow(SlicedWindow):
     offset_us: int = 0
     time_zone: str | None = None
     allowed_lateness_us: int = 0
+    revised: bool = False
     slices: Slices = field(init=False, repr=False, compare=False)
     _wanted: Mapping[str, Aggregate] = field(init=False, repr=False, compare=False)
     _plans: dict[tuple[Any, ...], Any] = field(init=False, repr=False, compare=False, default_factory=dict)

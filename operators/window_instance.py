@@ -102,6 +102,16 @@ class SlicedInstance:
         lasts = [self._slices.last_end(pane) for pane in _panes(self._held.frames(), largest=True)]
         return self._close(self._slices.scale.instant_at(max(lasts))) if lasts else {}
 
+    def results(self) -> pl.DataFrame:
+        """Rows of the windows that are open, as they would be given out now."""
+        slices, panes = self._slices, self._held.merged()
+        last = max(_panes([panes], largest=True), default=None)
+        if last is None or not slices.overlapping:
+            whole = [name for name in panes.columns if name != OPENS]
+            return self._finished(panes.select(whole).with_columns(self._typed(slices.last_end(_pane))))
+        windows = self._one_by_one(panes.lazy(), self._ended, slices.last_end(last))
+        return self._finished(self._grouped(windows, panes.height * slices.most))
+
     def outgoing_watermark(self, watermark: int) -> int:
         """The earliest start of the windows that are still open: those given out later do not start before it."""
         ended = self._slices.ended_at(self._time.reached(watermark))
@@ -143,11 +153,13 @@ class SlicedInstance:
             return {}
         windows = self._due(before, self._ended)
         self._next = self._next_end(self._held.frames())
+        finished = self._finished(windows)
+        return {MAIN: finished} if finished.height else {}
+
+    def _finished(self, windows: pl.DataFrame) -> pl.DataFrame:
         with computing(self._layout.where):
             finished = self._layout.finish(windows.lazy()).collect()
-        if self._layout.sorted_by:
-            finished = finished.sort(self._layout.sorted_by, nulls_last=False)
-        return {MAIN: finished} if finished.height else {}
+        return finished.sort(self._layout.sorted_by, nulls_last=False) if self._layout.sorted_by else finished
 
     def _due(self, before: int | None, ended: int) -> pl.DataFrame:
         """The windows that end behind ``before``, up to ``ended``; their panes leave the state when they can.

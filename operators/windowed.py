@@ -6,6 +6,9 @@
   later. A window is given out once, when it closes; there is no early or repeated result.
 * Rows without event time belong to no window. They leave through ``late`` too, where that port is evaluated, and are
   counted as ``null_event_time``.
+* Over a changelog rows count as often as they weigh. What is taken back before a window closes is taken back exactly;
+  later it is left out like other rows for closed time. ``revised`` says that this can happen, as with a changelog whose
+  rows are taken back by rows of other times: results then depend on which has come first.
 * Partials of a window that was given out already can only come after a drain, which closes windows early on request, or
   after a step in between has lost ``_row_watermark``. Giving such a window out again would make two results of it, so
   their rows are left out and counted as ``dropped_late``.
@@ -16,7 +19,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Protocol
 
 import polars as pl
 
@@ -76,6 +79,17 @@ class _Plan:
     drop: Sequence[str]
 
 
+class OpenWindows(OperatorInstance, Protocol):
+    """A window operator at work that can be asked before windows close."""
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Rows that were left out."""
+
+    def results(self) -> pl.DataFrame:
+        """Rows of the windows that are open, as they would be given out now."""
+
+
 class WindowOperator(ABC):
     """Aggregates rows by window and key; implements :class:`headrace.kernel.protocols.StatefulOperator`.
 
@@ -93,6 +107,7 @@ class WindowOperator(ABC):
     aggregates: Mapping[str, str | Aggregate]
     by: Sequence[str]
     allowed_lateness_us: int
+    revised: bool
     _wanted: Mapping[str, Aggregate]
     _plans: dict[tuple[Any, ...], _Plan]
 
@@ -118,7 +133,7 @@ class WindowOperator(ABC):
         """``window_start`` and ``window_end`` of merged partials that are given out."""
 
     @abstractmethod
-    def open(self, schema: pl.Schema, context: OperatorContext) -> OperatorInstance:
+    def open(self, schema: pl.Schema, context: OperatorContext) -> OpenWindows:
         """See :class:`headrace.kernel.protocols.StatefulOperator`."""
 
     def prepare(self) -> None:
@@ -140,7 +155,8 @@ class WindowOperator(ABC):
     @property
     def determinism(self) -> Determinism:
         """See :class:`headrace.kernel.protocols.StatefulOperator`."""
-        return weakest(wanted.determinism for wanted in self._wanted.values())
+        own = [wanted.determinism for wanted in self._wanted.values()]
+        return weakest([*own, Determinism.NOT_INVARIANT] if self.revised else own)
 
     @property
     def fingerprint(self) -> str:
@@ -238,7 +254,7 @@ class WindowOperator(ABC):
             rows=[
                 expr.alias(name) for name, expr in {**keys, **place.keys, **build.rows, **over.values, **weight}.items()
             ],
-            keys=[*self.by, *place.keys, *over.values],
+            keys=[*self.by, *over.values, *place.keys],
             state=[expr.alias(name) for name, expr in build.state.items()],
             drop=[] if place.carried is None else [name for name in place.keys if name not in place.carried],
         )

@@ -135,20 +135,26 @@ class CompiledJob:
                     continue
                 rows = self._rows_of(node.input)
                 if isinstance(node.step, UnionStep):
-                    union = Union(node.id, stream_schema({known.id: known for known in nodes}, rows))
-                    nodes.append(TransformNode(node.id, rows, union, tuple(map(self._rows_of, node.others))))
+                    nodes.append(self._union(node, rows, nodes))
                     continue
                 if isinstance(node.step, CustomStep):
                     operator = build_custom(node.id, node.step.custom, self.config.operators)
                     nodes.append(StatefulNode(node.id, rows, operator))
                     continue
-                built = build_step(node, self._event_time(node.input), tables)
+                revised = self.nodes.is_revised(node.input)
+                built = build_step(node, self._event_time(node.input), tables, revised=revised)
             nodes.append(_node(node, rows, built))
         for sink in self.nodes.sinks:
             covers = self.nodes.source_of(sink.input) if self._is_one_to_one(sink) else None
             target = build_sink(sink, self.config, self.catalogs)
             nodes.append(SinkNode(sink.id, self._rows_of(sink.input), target, covers))
         return Graph(nodes)
+
+    def _union(self, node: StepNode, rows: Stream, nodes: Sequence[Node]) -> TransformNode:
+        schema = stream_schema({known.id: known for known in nodes}, rows)
+        if self.nodes.is_changelog(Stream(node.id)):
+            schema = pl.Schema({**schema, columns.WEIGHT: columns.WEIGHT_TYPE})
+        return TransformNode(node.id, rows, Union(node.id, schema), tuple(map(self._rows_of, node.others)))
 
     def _normalize(self, source: str) -> StatefulNode:
         """What turns a source's versions into changes, for everything that reads the source."""

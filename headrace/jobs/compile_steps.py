@@ -41,6 +41,7 @@ from hybrid_source.postgres_lookup import PostgresLookup
 from hybrid_source.refreshed_table import RefreshedTable
 from operators.asof import AsofJoin
 from operators.dedup import Dedup
+from operators.early_window import EarlyWindow
 from operators.keyed_aggregate import KeyedAggregate
 from operators.lookup import LookupJoin
 from operators.nested import Explode, Unnest
@@ -57,17 +58,20 @@ TableRows: TypeAlias = pl.DataFrame | RefreshedTable
 """A lookup table's rows: pinned, or as they are at the time."""
 
 
-def build_step(node: StepNode, event_time: str | None, tables: Mapping[str, TableRows]) -> Transform | StatefulOperator:
+def build_step(
+    node: StepNode, event_time: str | None, tables: Mapping[str, TableRows], *, revised: bool
+) -> Transform | StatefulOperator:
     """The operator of a step: stateful for windows and aggregates, a transform for everything else.
 
     Args:
         node: The step, resolved.
         event_time: Event-time column of the rows that it reads.
         tables: The tables of lookups by name.
+        revised: These rows are a changelog that takes rows back whose time may have passed.
     """
     step = node.step
     if isinstance(step, AggregateStep):
-        return KeyedAggregate(node.id, step.aggregate.aggregate, step.aggregate.by)
+        return KeyedAggregate(node.id, step.aggregate.aggregate, step.aggregate.by, event_time)
     if isinstance(step, RunningTopStep):
         first = step.running_top
         return RunningTop(node.id, first.n, first.order, first.by, first.rank, event_time)
@@ -75,12 +79,12 @@ def build_step(node: StepNode, event_time: str | None, tables: Mapping[str, Tabl
         raise InternalError(f"{node.kind} {node.id!r} is built by the compiler, which knows schemas and configuration")
     if not isinstance(step, TimedStep):
         return _transform(node.id, step, event_time, tables)
-    return _timed(node.id, step, event_time)
+    return _timed(node.id, step, event_time, revised=revised)
 
 
-def _timed(node_id: str, step: TimedStep, event_time: str | None) -> StatefulOperator:
+def _timed(node_id: str, step: TimedStep, event_time: str | None, *, revised: bool) -> StatefulOperator:
     if isinstance(step, WindowStep) and step.window.time == "processing":
-        return ProcessingTimeWindow(_window(node_id, step, PROCESSING_TIME))
+        return ProcessingTimeWindow(_window(node_id, step, PROCESSING_TIME, revised=False))
     if event_time is None:
         raise InternalError(f"step {node_id!r} without event time passed the spec's checks")
     if isinstance(step, DedupStep):
@@ -89,7 +93,8 @@ def _timed(node_id: str, step: TimedStep, event_time: str | None) -> StatefulOpe
     if isinstance(step, TopStep):
         top = step.top
         return TopN(node_id, event_time, top.n, top.order, top.by, top.tumbling, top.rank, top.allowed_lateness)
-    return _window(node_id, step, event_time)
+    window = _window(node_id, step, event_time, revised=revised)
+    return window if step.window.early is None else EarlyWindow(window, step.window.early.every)
 
 
 def _transform(node_id: str, step: StatelessStep, event_time: str | None, tables: Mapping[str, TableRows]) -> Transform:
@@ -150,12 +155,13 @@ def _static_lookup(node_id: str, spec: LookupSpec, event_time: str | None, table
     )
 
 
-def _window(node_id: str, step: WindowStep, event_time: str) -> WindowOperator:
+def _window(node_id: str, step: WindowStep, event_time: str, *, revised: bool) -> WindowOperator:
     spec = step.window
     shared: dict[str, Any] = {
         "aggregates": spec.aggregate,
         "by": spec.by,
         "allowed_lateness_us": spec.allowed_lateness,
+        "revised": revised,
     }
     if isinstance(spec, SessionSpec):
         return SessionWindow(node_id, event_time, spec.session, **shared)

@@ -14,6 +14,7 @@ from headrace.jobs.spec import AnySink, ChangelogSpec, IcebergSink, JobSpec, Sou
 from headrace.jobs.spec_custom import CustomStep
 from headrace.jobs.spec_joins import JoinSpec, JoinStep
 from headrace.jobs.spec_steps import (
+    AggregateStep,
     AnyStep,
     RunningStep,
     TimedStep,
@@ -104,6 +105,8 @@ class JobGraph:
             return {WINDOW_START if node.step.window.time == "event" else None}
         if isinstance(node.step, CustomStep) and ref.port == MAIN:
             return {node.step.custom.event_time}
+        if isinstance(node.step, AggregateStep) and ref.port == MAIN:
+            return {time if time in node.step.aggregate.by else None for time in self.event_times(node.input)}
         if isinstance(node.step, JoinStep):
             return self._joined_times(node.step.join, node) if ref.port == MAIN else {None}
         return {column for above in node.inputs for column in self.event_times(above)}
@@ -123,15 +126,32 @@ class JobGraph:
 
     def is_changelog(self, ref: Stream) -> bool:
         """Whether the rows of ``ref`` carry ``_weight``: a source read as one, or a running step, stands above."""
-        by_id = {node.id: node for node in self.steps}
-        while ref.node in by_id and ref.port == MAIN:
-            node = by_id[ref.node]
-            if isinstance(node.step, RunningStep):
+        node = next((node for node in self.steps if node.id == ref.node), None)
+        if node is None:
+            return ref.port == MAIN and ref.node in self.sources and gives_changes(self.sources[ref.node])
+        if ref.port == MAIN and isinstance(node.step, RunningStep):
+            return True
+        if ref.port == MAIN and isinstance(node.step, WindowStep):
+            return node.step.window.early is not None
+        if ref.port == MAIN and isinstance(node.step, JoinStep) and node.step.join.updates:
+            return True
+        return any(map(self.is_changelog, node.inputs))
+
+    def is_revised(self, ref: Stream) -> bool:
+        """Whether ``ref`` is a changelog in which rows may be taken back whose event time has passed."""
+        node = next((node for node in self.steps if node.id == ref.node), None)
+        if node is None or not self.is_changelog(ref):
+            return self.is_changelog(ref)
+        step = node.step
+        if ref.port == MAIN and isinstance(step, WindowStep):
+            return False  # what changes in a window comes before the watermark has passed its start
+        if ref.port == MAIN and isinstance(step, RunningStep):
+            by = step.aggregate.by if isinstance(step, AggregateStep) else step.running_top.by
+            if not self.event_times(node.input) <= set(by):
                 return True
-            if isinstance(node.step, JoinStep):
-                return node.step.join.updates or any(map(self.is_changelog, node.inputs))
-            ref = by_id[ref.node].input
-        return ref.port == MAIN and ref.node in self.sources and gives_changes(self.sources[ref.node])
+        if ref.port == MAIN and isinstance(step, JoinStep):
+            return True
+        return any(map(self.is_revised, node.inputs))
 
     def readers(self, ref: Stream) -> list[StepNode | SinkNode]:
         """The nodes that read ``ref``."""

@@ -8,7 +8,7 @@ from headrace.jobs.names import suggest
 from headrace.jobs.spec import JobSpec
 from headrace.jobs.spec_custom import CustomStep
 from headrace.jobs.spec_joins import JoinSpec, JoinStep
-from headrace.jobs.spec_steps import LookupSpec, LookupStep, TimedStep, TopStep, UnionStep, WindowStep
+from headrace.jobs.spec_steps import LookupSpec, LookupStep, SessionSpec, TimedStep, TopStep, WindowStep
 from operators.windowed import WINDOW_START
 
 if TYPE_CHECKING:
@@ -29,16 +29,10 @@ def check_step(spec: JobSpec, graph: JobGraph, node: StepNode) -> None:
     if isinstance(node.step, LookupStep) and node.step.lookup.as_of is not None:
         _check_as_of(spec, graph, node, node.step.lookup)
     if isinstance(node.step, TimedStep):
-        if graph.is_changelog(node.input):
-            raise spec.problem(
-                *node.path,
-                node.kind,
-                message=f"{node.kind} {node.id!r} reads a changelog, whose rows may be taken back after it has closed",
-                hint="use a step aggregate, which follows its input",
-                code="CHANGELOG_UNSUPPORTED",
-            )
+        _check_changes(spec, graph, node)
         if isinstance(node.step, WindowStep) and node.step.window.time == "processing":
             _check_by_clock(spec, node, node.step)
+            _check_early(spec, node, node.step)
         else:
             _check_event_time(spec, graph, node)
     if isinstance(node.step, CustomStep):
@@ -47,13 +41,36 @@ def check_step(spec: JobSpec, graph: JobGraph, node: StepNode) -> None:
         _check_join(spec, graph, node, node.step.join)
     if isinstance(node.step, TopStep) and node.step.top.tumbling is None:
         _check_windowed(spec, graph, node)
-    if isinstance(node.step, UnionStep) and any(map(graph.is_changelog, node.inputs)):
+
+
+def _check_changes(spec: JobSpec, graph: JobGraph, node: StepNode) -> None:
+    """Refuse changelogs where rows are given out once, but for windows that can take rows back until they close."""
+    step = node.step
+    if not graph.is_changelog(node.input):
+        return
+    if isinstance(step, WindowStep) and not isinstance(step.window, SessionSpec) and step.window.time == "event":
+        return
+    cures = {
+        "dedup": "use a step running_top with n: 1, which follows its input",
+        "top": "use a step running_top, which follows its input",
+    }
+    raise spec.problem(
+        *node.path,
+        node.kind,
+        message=f"{node.kind} {node.id!r} reads a changelog, whose rows may be taken back after it has given them out",
+        hint=cures.get(node.kind, "use a tumbling or hopping window, or a step aggregate, which follows its input"),
+        code="CHANGELOG_UNSUPPORTED",
+    )
+
+
+def _check_early(spec: JobSpec, node: StepNode, step: WindowStep) -> None:
+    if step.window.early is not None:
         raise spec.problem(
             *node.path,
-            "union",
-            message=f"union {node.id!r} reads a changelog, whose rows may be taken back",
-            hint="unite streams of rows first and aggregate them together",
-            code="CHANGELOG_UNSUPPORTED",
+            "window",
+            "early",
+            message=f"window {node.id!r} has early results, which go by event time, and goes by processing time itself",
+            hint="leave early out, and make windows as short as results are wanted, or use cumulating windows",
         )
 
 
@@ -177,8 +194,8 @@ def _check_event_time(spec: JobSpec, graph: JobGraph, node: StepNode, above: Str
                 *node.path,
                 node.kind,
                 message=f"{node.kind} {node.id!r} needs an event time, and the rows of {str(read)!r} have none",
-                hint="a join without within, window and as_of has none, nor have late rows of a join; to one that is "
-                "full add event_time: NAME",
+                hint="an aggregate has one if it stands in by. A join without within, window and as_of has none, "
+                "nor have late rows of a join; to one that is full add event_time: NAME",
             )
         raise spec.problem(
             *node.path,

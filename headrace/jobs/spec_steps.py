@@ -215,6 +215,16 @@ class LookupStep(Node):
     lookup: LookupSpec
 
 
+class EarlySpec(SpecModel):
+    """Results of windows that are still open."""
+
+    every: PositiveDuration = Field(description="How far results are apart at least, in event time.")
+
+
+def _every(value: Any) -> Any:
+    return {"every": value} if isinstance(value, str | int) else value
+
+
 class WindowBase(SpecModel):
     """What windows of every kind share."""
 
@@ -227,6 +237,9 @@ class WindowBase(SpecModel):
     )
     allowed_lateness: Duration = lasting(
         "0s", description="Windows close, and rows are late, this much after the watermark has passed."
+    )
+    early: Annotated[EarlySpec, BeforeValidator(_every)] | None = Field(
+        default=None, description="Give out results before windows close, as a changelog (rows with _weight)."
     )
 
     @property
