@@ -295,6 +295,7 @@ class Job:
         time_zone: str | None = None,
         time: str | None = None,
         allowed_lateness: DurationLike | None = None,
+        early: DurationLike | Section | None = None,
         id: str | None = None,
         from_: str | None = None,
     ) -> Job:
@@ -309,6 +310,7 @@ class Job:
             time_zone=time_zone,
             time=time,
             allowed_lateness=allowed_lateness,
+            early=early,
             by=by,
             aggregate=dict(aggregate),
         )
@@ -321,11 +323,12 @@ class Job:
         create: bool | None = None,
         partition_by: str | Sequence[str] | None = None,
         marker: DurationLike | None = None,
+        changes: str | None = None,
         id: str | None = None,
         from_: str | None = None,
     ) -> Job:
-        """Append to an Iceberg table."""
-        target = _given(table=table, create=create, partition_by=partition_by, marker=marker)
+        """Append to an Iceberg table; ``changes="append"`` takes a changelog, and keeps its ``_weight``."""
+        target = _given(table=table, create=create, partition_by=partition_by, marker=marker, changes=changes)
         return self._with(_sinks=(*self._sinks, _given(iceberg=target, id=id) | _given_from(from_)))
 
     def sink_kafka(
