@@ -113,7 +113,7 @@ def mangled(draw: st.DrawFn) -> str:
 def job(sql: str) -> dict[str, Any]:
     source = {"tail": {"topic": "t", "schema": {"id": "int64", "at": "timestamptz"}}, "event_time": {"column": "at"}}
     open_ = {"history": {"parquet": "x.parquet"}, "event_time": {"column": "dateTime"}}
-    named = [name for name in sorted(DECLARED) if name in sql]
+    named = [name for name in sorted(DECLARED) if re.search(rf"(FROM|JOIN|TABLE|,)\s+{name}\b", sql)]
     return {
         "name": "j",
         "sources": {name: source if name in {"flights", "alerts"} else open_ for name in named} or {"bid": open_},

@@ -135,7 +135,7 @@ def _given(call: exp.Expr, scope: Scope, condition: str) -> str:
 
 def _name(call: exp.Expr) -> str:
     if isinstance(call, exp.Anonymous):
-        return _AGGREGATES[call.name.upper()]
+        return _AGGREGATES.get(call.name.upper(), call.name.upper())
     return call.sql_name() if isinstance(call, exp.Func) else str(call.key)
 
 

@@ -1,0 +1,3 @@
+SELECT carrier,
+       mode_of(delay) FILTER (WHERE delay > 1) AS n
+FROM flights GROUP BY carrier
