@@ -93,6 +93,13 @@ def test_rows_are_held_only_while_they_may_find_a_match() -> None:
         assert instance.rows_held() == held
 
 
+def test_rows_are_late_below_their_own_watermark_less_the_allowed_lateness() -> None:
+    operator = joined(lateness=6)
+    rows = tagged(operator.sides, "left", frame_of([Row(-2, "late"), Row(-1, "in"), Row(9, "in")], [5, 5, None]))
+    assert operator.late(rows).collect()["k"].to_list() == ["late"]
+    assert operator.partial(rows).collect()["k"].to_list() == ["in", "in"]
+
+
 def test_the_watermark_is_held_by_rows_that_wait() -> None:
     operator = joined("inner", (-10, 0))
     instance = operator.open(schema_of(operator), operator_context())

@@ -101,6 +101,27 @@ def test_ops_01_each_key_is_sorted_by_time_whenever_its_versions_come() -> None:
             assert instance.drain()[MAIN].sort("k", nulls_last=True)["r_x"].to_list() == found
 
 
+@pytest.mark.parametrize("direction", ["forward", "nearest"])
+def test_a_row_waits_for_versions_that_come_behind_it(direction: str) -> None:
+    operator = joined(kind=(direction, 5))
+    instance = operator.open(schema_of(operator), operator_context())
+    give(operator, instance, "left", frame_of([Row(0, "a")]))
+    assert instance.advance(3) == {}
+    give(operator, instance, "right", frame_of([Row(4, "a", 1)]))
+    assert instance.advance(5) == {}
+    assert instance.advance(6)[MAIN]["r_x"].to_list() == [1]
+
+
+def test_the_version_that_holds_stays_when_the_next_one_comes() -> None:
+    operator = joined()
+    instance = operator.open(schema_of(operator), operator_context())
+    give(operator, instance, "right", frame_of([Row(-10, "a", 1)]))
+    instance.advance(0)
+    give(operator, instance, "right", frame_of([Row(5, "a", 2)]))
+    give(operator, instance, "left", frame_of([Row(3, "a")]))
+    assert instance.drain()[MAIN]["r_x"].to_list() == [1]
+
+
 def deleting(how: str) -> VersionJoin:
     schema = frame_of([]).schema
     right = pl.Schema({**schema, columns.TIMESTAMP: pl.Datetime("us", "UTC"), columns.DELETED: pl.Boolean()})
