@@ -17,6 +17,7 @@ TIME = pl.Datetime("us", "UTC")
 @dataclass(frozen=True)
 class Gap:
     gap_us: int = 10
+    time: str = "t"
 
 
 class Sessionize(CustomOperator):
@@ -31,14 +32,17 @@ class Sessionize(CustomOperator):
         self.timer_delay = self.gap
 
     def output_schema(self, schema: pl.Schema) -> Mapping[str, Any]:
-        return {"k": schema["k"], "first": TIME, "end": TIME, "n": pl.Int64()}
+        time = schema[self.args.time]
+        return {"k": schema["k"], "first": time, "end": time, "n": pl.Int64()}
 
     def tables(self, schema: pl.Schema) -> Mapping[str, Any]:
-        return {"open": {"first": TIME, "n": pl.Int64()}}
+        return {"open": {"first": schema[self.args.time], "n": pl.Int64()}}
 
     def process(self, rows: pl.DataFrame, state: State, timers: Timers) -> None:
         new = rows.group_by("k").agg(
-            pl.col("t").min().alias("first"), pl.len().cast(pl.Int64).alias("n"), pl.col("t").max().alias("last")
+            pl.col(self.args.time).min().alias("first"),
+            pl.len().cast(pl.Int64).alias("n"),
+            pl.col(self.args.time).max().alias("last"),
         )
         known = state["open"].find(new).rename({"first": "first_before", "n": "n_before"})
         both = new.join(known, on="k", how="left", nulls_equal=True)

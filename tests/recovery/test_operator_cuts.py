@@ -1,4 +1,4 @@
-"""Cut-invariance of hopping and session windows and of deduplication over a union of two logs, through the real engine.
+"""Cut-invariance of windows, deduplication and a custom operator over a union of two logs, through the real engine.
 
 Random logs, cuts, splits, polls, epochs and crashes; two sources read by two threads; against plain Polars.
 """
@@ -28,11 +28,13 @@ from headrace.testing import (
     memory_store,
 )
 from headrace.testing.stages import scripted_source
+from operators.custom_step import CustomStep
 from operators.dedup import Dedup
 from operators.session import SessionWindow
 from operators.stateless import Select
 from operators.union import Union
 from operators.window import HoppingWindow
+from tests.custom_operators import Gap, Sessionize
 from tests.worlds import PAYLOAD, random_log, random_script
 
 SECOND = 1_000_000
@@ -47,6 +49,7 @@ def job(sources, tables):
         "visit": SessionWindow("visit", "ts", 15 * SECOND, AGGREGATES, by=["k"]),
         "once": Dedup("once", "ts", ["k", "v"]),
         "latest": Dedup("latest", "ts", ["k"], "last", 40 * SECOND),
+        "own": CustomStep("own", Sessionize(Gap(15 * SECOND, "ts")), "own", ["k"], "ts"),
     }
     return StaticProgram(
         "job",
@@ -64,7 +67,7 @@ def job(sources, tables):
 
 
 def outcome(made, dice):
-    tables = {name: MemoryTable() for name in ("hop", "visit", "once", "latest", "late")}
+    tables = {name: MemoryTable() for name in ("hop", "visit", "once", "latest", "own", "late")}
     sources = {}
     for name, log in made.items():
         source = scripted_source(log, random_script(dice, log))
@@ -109,6 +112,9 @@ def expected(rows: pl.DataFrame) -> dict[str, pl.DataFrame]:
         "visit": sessions.group_by("window_start", "k").agg(AGGREGATED),
         "once": timed.unique(["k", "v"], keep="first", maintain_order=True),
         "latest": timed.with_columns(pauses.alias("run")).unique(["k", "run"], keep="last", maintain_order=True),
+        "own": sessions.group_by("k", pl.col("window_start").alias("first")).agg(
+            pl.len().cast(pl.Int64).alias("n"), (pl.col("ts").max() + pl.duration(seconds=15)).alias("end")
+        ),
         "late": rows.filter(pl.col("ts").is_null()),
     }
 
@@ -129,3 +135,4 @@ def test_output_is_the_same_for_every_cut_split_batch_switch_and_crash_of_both_l
         same(found[name], wanted[name], ["window_start", "k", "n", "s", "lo", "different"])
     for name in ("once", "latest", "late"):
         same(found[name], wanted[name], ["ts", "k", "v"])
+    same(found["own"], wanted["own"], ["k", "first", "end", "n"])
