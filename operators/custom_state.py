@@ -23,7 +23,6 @@ PROCESSING_TIMERS: Final = "processing_timers"
 RESERVED: Final = (HELD, EVENT_TIMERS, PROCESSING_TIMERS)
 """What else is in the state of an operator."""
 
-_EVERYTHING: Final = pl.DataFrame({ALL: [0]}, schema={ALL: pl.Int8()})
 KEPT_SINCE: Final = "_time"
 """Column of rows that are forgotten some time after it, microseconds."""
 
@@ -106,7 +105,7 @@ class Table:
         Raises:
             UserError: It has not.
         """
-        asked = self._cut(keys, self._key) if self._key else _EVERYTHING
+        asked = self._cut(keys, self._key) if self._key else _everything()
         return self._held.find(asked).select(self._schema.names())
 
     def put(self, rows: pl.DataFrame) -> None:
@@ -139,7 +138,7 @@ class Table:
         Raises:
             UserError: It has not.
         """
-        self._held.remove(self._keyed(self._cut(rows, self._identity)) if self._identity else _EVERYTHING)
+        self._held.remove(self._keyed(self._cut(rows, self._identity)) if self._identity else _everything())
 
     def rows(self) -> Iterator[pl.DataFrame]:
         """All rows, in pieces that fit into memory, in no order. The table must not change meanwhile."""
@@ -188,3 +187,8 @@ class State(Mapping[str, Table]):
 
     def __len__(self) -> int:
         return len(self._tables)
+
+
+def _everything() -> pl.DataFrame:
+    """The one key; not made when the module is imported, as that would start the threads of Polars."""
+    return pl.DataFrame({ALL: [0]}, schema={ALL: pl.Int8()})
