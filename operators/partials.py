@@ -43,7 +43,7 @@ def _needs(wanted: Aggregate, key: str) -> set[str]:
         Kind.SUM: {f"count:{key}", f"sum:{key}"},
         Kind.MEAN: {f"count:{key}", f"sum:{key}"},
         Kind.QUANTILE: {f"values:{key}"},
-        Kind.APPROXIMATE: {f"{sketches.CODES}:{key}"},
+        Kind.APPROXIMATE: {f"{sketches.family()}:{key}"},
     }
     return names.get(wanted.kind) or {f"{_STATE.get(wanted.kind, wanted.kind)}:{key}"}
 
@@ -231,7 +231,7 @@ def _held(wanted: Aggregate, key: str, value: pl.Expr, dtype: pl.DataType, where
     _check_scalar(dtype, where)
     value = one_zero(value, dtype)
     if wanted.kind is Kind.APPROXIMATE:
-        name = f"{sketches.CODES}:{key}"
+        name = f"{sketches.family()}:{key}"
         return Build({name: sketches.codes(value)}, {name: building(name)})
     name = f"values:{key}" if wanted.kind is Kind.QUANTILE else f"distinct:{key}"
     return Build({name: value}, {name: building(name)})

@@ -7,11 +7,12 @@ algorithms for HyperLogLog sketches", section 4), which is unbiased for small co
 register, so a result never depends on how rows were cut.
 
 Polars keeps its hash stable within a release only. So codes are held in a column whose name says which hash they are
-of (:data:`CODES`): under another release a restored state is refused as one of other columns, never mixed.
+of (:func:`family`): under another release a restored state is refused as one of other columns, never mixed.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Final
 
@@ -54,13 +55,13 @@ def estimate(held: pl.Expr) -> pl.Expr:
     return pl.when(empty < 1).then(counted.round().cast(pl.Int64)).otherwise(0)
 
 
-def _probe() -> str:
-    """Changes when the hash of values does."""
+@functools.cache
+def family() -> str:
+    """How columns of codes are named: which hash they are of; changes when the hash of values does.
+
+    Asked for when it is needed: a query while modules are imported starts Polars' threads, which no fork takes along.
+    """
     samples = [pl.Series(["", "a", "headrace" * 9]), pl.Series([0, 1, -1]), pl.Series([0.0, 1.5, -1e300])]
     hashes = pl.concat([sample.hash(_SEED) for sample in samples])
     mixed = (hashes * pl.Series(range(1, 2 * hashes.len(), 2), dtype=pl.UInt64)).to_numpy()
-    return f"{int(np.bitwise_xor.reduce(mixed)) & 0xFFFF_FFFF:08x}"
-
-
-CODES: Final = f"codes:{_probe()}"
-"""How columns of codes are named: which hash they are of."""
+    return f"codes:{int(np.bitwise_xor.reduce(mixed)) & 0xFFFF_FFFF:08x}"
