@@ -29,7 +29,7 @@ from hybrid_source.lake_versions import NewerVersion, reach
 from hybrid_source.read_ahead import ReadAhead, Taken, read_ahead
 from hybrid_source.retention_watch import EVERY_S, RetentionWatch
 from hybrid_source.run_ends import Offsets
-from hybrid_source.stages import END_OF_HISTORY, HistoryBatch, OpenHistory, OpenTail, Replay, TailStage
+from hybrid_source.stages import BEFORE_ALL, END_OF_HISTORY, HistoryBatch, OpenHistory, OpenTail, Replay, TailStage
 from hybrid_source.tail_position import TailPosition
 from hybrid_source.ways_on import Way, WaysOn, open_tail, wanted_tail
 
@@ -41,8 +41,6 @@ TAIL_TURNS: Final = 4
 
 LIVE_WAIT_S: Final = 0.02
 """How long a split that is being read is waited for before the live partitions are looked at again."""
-
-_HELD: Final = -(2**63)
 
 
 class HybridReader:
@@ -176,7 +174,7 @@ class HybridReader:
             return before if unread is None or unread >= END_OF_HISTORY else raised(before, unread)
         limit = self._starts.limit(unread, self._at.tail, self._nexts.keys() - self._at.live)
         if self._at.live:
-            limit = self._held if limit is None else limit
+            limit = self._held if limit is None else None if limit >= END_OF_HISTORY else limit
             return before if self._tail is None else raised(before, self._tail.hold(limit))
         return before if limit is None or limit >= END_OF_HISTORY else raised(before, limit)
 
@@ -227,7 +225,7 @@ class HybridReader:
     @property
     def _held(self) -> int:
         """A limit at which the watermark stays where it is."""
-        return _HELD if self._at.watermark is None else self._at.watermark
+        return BEFORE_ALL if self._at.watermark is None else self._at.watermark
 
     # ---------------------------------------------------------------------------------------------- end of the history
 

@@ -22,6 +22,9 @@ from hybrid_source.resolution import OffsetNames, Resolution
 END_OF_HISTORY: Final = 2**63 - 1
 """The history's watermark once every row of it has been handed out."""
 
+BEFORE_ALL: Final = -(2**63)
+"""A limit below every event time: a watermark that is held there stays unknown."""
+
 EXACTLY_ONCE: Final = "exactly-once"
 
 
@@ -379,7 +382,11 @@ class OpenTail(Protocol):
         """Read further partitions of the position; they hold the watermark from now on."""
 
     def hold(self, limit: int | None) -> int | None:
-        """Keep the watermark at or below ``limit`` from now on; None: no limit. Gives the watermark."""
+        """Keep the watermark at or below ``limit`` from now on; None: no limit. Gives the watermark.
+
+        One that is not known stays so under ``BEFORE_ALL``. The limit of a partition that has nothing to say is the
+        watermark, so it must be an event time: the end of the history is none.
+        """
 
     def lag(self) -> Sequence[Mapping[str, Json]]:
         """``{topic, partition, next, end}`` by partition, as last seen."""

@@ -14,6 +14,7 @@ import polars as pl
 
 from headrace.kernel.boundary import TopicPartition
 from headrace.kernel.clock import Clock
+from hybrid_source.stages import BEFORE_ALL
 
 
 def row_watermarks(
@@ -97,7 +98,10 @@ class TailWatermark:
         return self._max
 
     def hold(self, limit: int | None) -> None:
-        """Keep the watermark at or below ``limit`` from now on, for rows that are read elsewhere; None: no limit."""
+        """Keep the watermark at or below ``limit`` from now on, for rows that are read elsewhere; None: no limit.
+
+        Under ``BEFORE_ALL`` one that is not known stays so.
+        """
         self._limit = limit
 
     def expect(self, at: TopicPartition, event_time: int) -> None:
@@ -164,7 +168,7 @@ class TailWatermark:
         if self._limit is not None:
             # Without an active partition only what is read elsewhere holds.
             own = min(own, self._limit) if own is not None else None if active else self._limit
-        if own is not None:
+        if own is not None and own > BEFORE_ALL:
             self._value = own if self._value is None else max(self._value, own)
         return self._value
 

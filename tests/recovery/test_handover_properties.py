@@ -34,6 +34,8 @@ EXAMPLES = int(os.environ.get("HEADRACE_EXAMPLES", "2000"))
 
 pytestmark = pytest.mark.timeout(3600)  # so many examples that the default is too close on a slow machine
 MOST_STEPS = 2000
+NO_TIME = 2**62
+"""No row is so far from the epoch: a watermark there would be a bound that is none, handed out as a time."""
 
 
 class Driver:
@@ -81,6 +83,7 @@ class Driver:
         late = [] if before is None else frame.filter(pl.col("ts").dt.epoch("us") < before).rows()
         assert not late, f"rows behind the watermark {before}: {late}"
         assert batch.watermark is None or before is None or batch.watermark >= before
+        assert batch.watermark is None or abs(batch.watermark) < NO_TIME
         assert not batch.maybe_late
         assert batch.position == self.reader.position
         self.pending.append(frame)

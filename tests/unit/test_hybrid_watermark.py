@@ -84,6 +84,29 @@ def test_a_partition_that_has_arrived_holds_where_its_own_rows_have_brought_it()
     assert lake_read(times(12, 17), covered=1)[-1] == 16
 
 
+def live_beside(*others: pl.DataFrame, idle_us: int | None) -> list[int | None]:
+    """The raw watermarks while the first partition is live and the history of the second is read, row by row."""
+    script = Script([{P0: 2, P1: 2}], [[0, 1], [2], [3]], [(0, 5), (1, 5)], policy=HandoverPolicy(), step_us=4 * SECOND)
+    made = world(script, *others, idle_us=idle_us)
+    reader, found = source_of(made).open(ReadRequest(["ts", system.ROW_WATERMARK]), None), []
+    while not reader.finished:
+        if (batch := reader.poll(0)) is not None:
+            assert batch.rows.filter(pl.col(system.ROW_WATERMARK) < -1).collect().is_empty()
+            found.append(batch.watermark)
+    return found
+
+
+def test_a_live_partition_leaves_an_unknown_watermark_unknown_while_another_holds_it() -> None:
+    found = live_beside(times(0, 1, 60, 90), times(5, 50), idle_us=None)
+    assert found == [None] * len(found)
+    assert len(found) > 3
+
+
+def test_the_end_of_the_history_is_no_time_for_a_topic_that_is_silent() -> None:
+    found = live_beside(times(0, 1), times(5, 50), idle_us=IDLE)
+    assert found[-1] == 50 * SECOND - 1  # what the last split could hold: nothing later is known
+
+
 def test_a_topic_without_records_does_not_hold_the_history_once_it_is_idle() -> None:
     script = Script([{P0: 10}], [[number] for number in range(10)], policy=HandoverPolicy(chase=False), step_us=SECOND)
     found = watermarks(world(script, TEN), ("history",))
