@@ -58,8 +58,10 @@ class HistorySequence:
     def open(self, request: ReadRequest, pin: Json, resolution: Resolution | None) -> OpenHistorySequence:
         """See :meth:`hybrid_source.stages.HistoryStage.open`."""
         opened: list[OpenHistory] = []
+        only: Sequence[str] = ()
         if resolution is None:
-            self._check_order(pin["stages"], self._held(pin, (), None))
+            only, held = self._held_alone(pin)
+            self._check_order(pin["stages"], held)
         for number, (stage, own) in enumerate(zip(self.stages, pin["stages"], strict=True)):
             if own is None:  # read already
                 continue
@@ -67,8 +69,9 @@ class HistorySequence:
                 opened.append(stage.open(request, own, resolution))
                 continue
             if resolution is None:
-                columns = stage.offset_columns(own, (), None)
-                later = () if columns is None else self._later(number, pin, Resolution(Boundary(), "", ""), whole=True)
+                columns = stage.offset_columns(own, only, None)
+                named = Resolution(Boundary(dict.fromkeys(only, TopicBoundary({}))), "", "")
+                later = () if columns is None else self._later(number, pin, named, whole=True)
                 alone = Resolution(Boundary(), "later stages", "", trim=False, columns=columns)
                 opened.append(stage.open(request, own, alone, later=later))
                 continue
@@ -94,6 +97,13 @@ class HistorySequence:
     def _held(self, pin: Json, topics: Sequence[str], columns: OffsetNames | None) -> Sequence[Boundary | None]:
         """The offsets that each stage holds."""
         return [stage.extents(own, topics, columns) for stage, own in zip(self.stages, pin["stages"], strict=True)]
+
+    def _held_alone(self, pin: Json) -> tuple[Sequence[str], Sequence[Boundary | None]]:
+        """What each stage holds without a tail, and the topic: where one is named, rows that name none are of it."""
+        held = self._held(pin, (), None)
+        named = {topic for own in held if own is not None for topic in own.topics}
+        only = tuple(named - {""})
+        return (only, self._held(pin, only, None)) if len(only) == 1 and "" in named else ((), held)
 
     def _check_order(
         self, pins: Sequence[Json], held: Sequence[Boundary | None], columns: OffsetNames | None = None

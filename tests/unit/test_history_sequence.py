@@ -218,6 +218,25 @@ def test_an_archive_of_a_former_incarnation_that_began_lower_is_refused(
     ]
 
 
+@pytest.mark.parametrize("names", ["old", "new"])
+def test_without_a_tail_rows_that_name_no_topic_are_of_the_one_that_is_named(tmp_path: Path, names: str) -> None:
+    topic = pl.lit("t").alias(system.TOPIC)
+    made = {"old": rows(0, 1000), "new": rows(500, 2000), "other": reborn(500, 2000)}
+    found = {
+        name: frame.with_columns(topic) if (name == "old") == (names == "old") else frame
+        for name, frame in made.items()
+    }
+    old, new, other = (stage(tmp_path / name, frame) for name, frame in found.items())
+    sequence = HistorySequence([old, new])
+    given = pl.concat(
+        [batch.rows.collect() for batch in sequence.open(ALL, sequence.pin(), None).read(None)], how="diagonal"
+    )
+    assert sorted(given["id"]) == list(range(2000))
+    sequence = HistorySequence([old, other])
+    with pytest.raises(BoundaryError, match="offset 500 of topic t, partition 0, which is another record in stage 1"):
+        sequence.open(ALL, sequence.pin(), None)
+
+
 def test_shared_offsets_in_columns_that_the_job_names_are_compared_as_well(tmp_path: Path) -> None:
     named = {system.PARTITION: "p", system.OFFSET: "o"}
     old = stage(tmp_path / "old", rows(0, 1000).rename(named))
