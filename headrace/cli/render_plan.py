@@ -130,21 +130,24 @@ def _tail(tail: TailPlan) -> Group:
         ("columns", _columns(tail.columns, tail.columns_total)),
         ("rows by", tail.rows_predicate or "everything"),
     )
-    table = Table(
-        "topic", "partition", "log start", "log end", "starts at", "lag", "kept for", box=None, pad_edge=False
-    )
+    tiered = any(at.local_start is not None for at in tail.partitions)
+    local = ("local start",) if tiered else ()
+    titles = ("topic", "partition", "log start", *local, "log end", "starts at", "lag", "kept for")
+    table = Table(*titles, box=None, pad_edge=False)
     for column in table.columns[1:]:
         column.justify = "right"
     for at in sorted(tail.partitions, key=lambda at: (at.topic, at.partition)):
         start = "-" if at.start is None else count_text(at.start)
         lag = "-" if at.lag is None else count_text(at.lag)
         kept = "-" if at.kept_s is None else seconds_text(at.kept_s)
-        cells = (at.topic, str(at.partition), count_text(at.log_start), count_text(at.log_end), start, lag, kept)
-        table.add_row(*cells, style="red" if at.gap else None)
+        begins = (count_text(at.local_start) if at.local_start is not None else "-",) if tiered else ()
+        offsets = (count_text(at.log_start), *begins, count_text(at.log_end), start, lag, kept)
+        table.add_row(at.topic, str(at.partition), *offsets, style="red" if at.gap else None)
     gaps = [f"{at.topic}[{at.partition}]" for at in tail.partitions if at.gap]
     notes = [Text(f"gap: wanted offsets are gone in {', '.join(gaps)}", style="red")] if gaps else []
     lost = [LostOffsets(at.topic, at.partition, *gap) for at in tail.partitions for gap in at.lost]
     notes += [Text(f"lost: {lost_text(lost)}", style="red")] if lost else []
+    notes += [Text(note) for note in tail.notes]
     return Group(facts, *((Padding(table, (0, 0, 0, 2)),) if tail.partitions else ()), *notes)
 
 

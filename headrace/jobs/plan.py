@@ -61,6 +61,8 @@ class PartitionPlan:
         lost: Ranges (first inclusive, next exclusive) that were gone when they were wanted (``on_gap: record``).
         kept_s: Estimated seconds, at the earliest, until retention deletes what the tail starts at; None: never, or it
             cannot be told.
+        local_start: The first offset that the brokers hold themselves, for a topic with tiered storage; what lies
+            before it is in the remote tier. None: the topic has none, or it is not known.
     """
 
     topic: str
@@ -70,6 +72,7 @@ class PartitionPlan:
     start: int | None
     lost: Sequence[tuple[int, int]] = ()
     kept_s: float | None = None
+    local_start: int | None = None
 
     @property
     def lag(self) -> int | None:
@@ -84,7 +87,10 @@ class PartitionPlan:
 
 @dataclass(frozen=True, slots=True)
 class TailPlan:
-    """What is read of Kafka: topics, the columns that are decoded, and the predicate that follows the decoding."""
+    """What is read of Kafka: topics, the columns that are decoded, and the predicate that follows the decoding.
+
+    ``notes`` say what could not be found out.
+    """
 
     topics: Sequence[str]
     cluster: str
@@ -92,6 +98,7 @@ class TailPlan:
     columns_total: int
     rows_predicate: str | None
     partitions: Sequence[PartitionPlan]
+    notes: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from headrace.jobs.plan import (
 )
 from headrace.jobs.planning_graph import plan_graph
 from headrace.jobs.planning_table import columns_read, history_plan, plan_table_source, text
+from headrace.jobs.planning_tiers import tiers
 from headrace.jobs.spec import IcebergSink
 from headrace.jobs.spec_joins import JoinStep
 from headrace.kafka.cluster import KafkaCluster
@@ -145,6 +146,8 @@ def _tail(job: CompiledJob, source: HybridSource, request: ReadRequest, at: Hybr
     ranges = tail.ranges()
     position = TailPosition.from_json(at.tail)
     kept = {expiry.at: expiry.seconds for expiry in tail.expiries(at.tail)}
+    cluster = KafkaCluster(wanted.cluster, job.config.kafka_cluster(wanted.cluster))
+    local, notes = tiers(cluster, ranges)
     return TailPlan(
         topics=sorted({at.topic for at in ranges}),
         cluster=wanted.cluster,
@@ -152,9 +155,18 @@ def _tail(job: CompiledJob, source: HybridSource, request: ReadRequest, at: Hybr
         columns_total=len(source.schema),
         rows_predicate=text(request.predicate),
         partitions=[
-            PartitionPlan(*place, start, end, position.nexts.get(place), position.lost_of(place), kept.get(place))
+            PartitionPlan(
+                *place,
+                start,
+                end,
+                position.nexts.get(place),
+                position.lost_of(place),
+                kept.get(place),
+                local.get(place),
+            )
             for place, (start, end) in sorted(ranges.items())
         ],
+        notes=notes,
     )
 
 
