@@ -24,6 +24,7 @@ from headrace.kernel.errors import SpecError
 from headrace.kernel.protocols import Determinism
 from operators.calls import CALLS, put
 from operators.errors import EXPRESSION_INVALID, EXPRESSION_NOT_ALLOWED, summary
+from operators.null_safe import null_safe
 from operators.rowwise import Opaque, not_rowwise
 
 Expression: TypeAlias = str | pl.Expr
@@ -159,6 +160,7 @@ def split_arguments(text: str) -> list[str] | None:
 
 def _parsed(text: str) -> pl.Expr:
     """The text as an expression; calls of :mod:`operators.calls` go in afterwards."""
+    text = null_safe(text, list(tokens(text)))
     found, begin, pieces = list(tokens(text)), 0, []
     calls: dict[str, pl.Expr] = {}
     for index, token in enumerate(found[:-1]):

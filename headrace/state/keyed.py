@@ -34,6 +34,7 @@ from headrace.kernel.keyed import (
     key_groups,
 )
 from headrace.kernel.layouts import check_layout
+from headrace.state.run_columns import encoded
 from headrace.state.runs import RunFolder
 from headrace.state.sorted_rows import GONE, HASH, Hashing, Places, SortedRows, matches, merged, same
 
@@ -207,13 +208,13 @@ class KeyedStore:
         return ~pl.col(GONE) & (pl.col(time) > self._now - ttl).fill_null(value=True)
 
     def _asked(self, keys: pl.DataFrame) -> tuple[pl.DataFrame, Hashes, Hashes]:
-        """Each key once, sorted by hash."""
+        """Each key once, as it is stored, sorted by hash."""
         low, high = self._hashing.of_keys(keys)
         order = np.argsort(low)
         sorted_low = low[order]
         if (sorted_low[1:] == sorted_low[:-1]).any() and (unique := keys.unique()).height < keys.height:
             return self._asked(unique)
-        return keys[order], sorted_low, high[order]
+        return encoded(keys[order]), sorted_low, high[order]
 
     def _matching(self, asked: pl.DataFrame, low: Hashes, high: Hashes) -> list[pl.DataFrame]:
         """Stored rows of the keys, newest first; without ``within`` only the newest of each."""

@@ -173,7 +173,7 @@ def test_a_snapshot_shares_its_files_with_the_ones_before() -> None:
     ]
 
 
-ODD = {
+ODD: dict[str, Any] = {
     "string": ["a", "", None, "ü" * 40],
     "integer": [0, -1, None, 2**62],
     "float": [0.0, float("nan"), None, float("-inf")],
@@ -181,6 +181,7 @@ ODD = {
     "decimal": [Decimal("1.10"), Decimal("-99999999999999999999.99"), None, Decimal(0)],
     "bytes": [b"", b"\x00", None, b"\xff" * 20],
     "boolean": [True, False, None],
+    "wide integer": pl.Series([2**100, -1, None, 0], dtype=pl.Int128),
 }
 
 

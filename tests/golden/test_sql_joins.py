@@ -78,6 +78,16 @@ JOINS = {
         SELECT f.id, t.carrier AS code FROM (SELECT id, lower(carrier) AS small FROM flights) f
         JOIN airlines FOR SYSTEM_TIME AS OF PROCTIME() AS t ON upper(f.small) = t.carrier
     """,
+    "the version that held, if it fits": """
+        SELECT f.id AS flight, a.level AS level
+        FROM flights f ASOF JOIN alerts a ON f.carrier = a.carrier AND f."at" >= a."at"
+        WHERE a.level > 2 AND f.delay > 0
+    """,
+    "the version at its event time, if it fits": """
+        SELECT f.id AS flight, a.level AS level
+        FROM flights f JOIN alerts FOR SYSTEM_TIME AS OF f."at" AS a ON f.carrier = a.carrier
+        WHERE a.level > 2
+    """,
 }
 DUCKDB = {
     "of windows": """
@@ -92,6 +102,10 @@ DUCKDB = {
     "as of the event time": """
         SELECT f.id AS flight, a.level AS level
         FROM flights f ASOF LEFT JOIN alerts a ON f.carrier = a.carrier AND f."at" >= a."at"
+    """,
+    "the version at its event time, if it fits": """
+        SELECT f.id AS flight, a.level AS level
+        FROM flights f ASOF JOIN alerts a ON f.carrier = a.carrier AND f."at" >= a."at" WHERE a.level > 2
     """,
     "table, by another name and an expression": """
         SELECT f.id, t.carrier AS code FROM flights f JOIN airlines t ON f.carrier = t.carrier

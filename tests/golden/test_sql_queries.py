@@ -64,6 +64,11 @@ CONDITIONS = {
         WHERE f.delay > 0 AND NOT EXISTS (SELECT * FROM alerts AS a WHERE a.carrier = f.carrier AND a.level > f.delay)
     """,
     "in a table": "SELECT id FROM flights WHERE carrier IN (SELECT carrier FROM airlines)",
+    "null as a value": """
+        SELECT id, delay > 5 IS TRUE AS a, delay > 5 IS NOT TRUE AS b, delay = 5 IS NULL AS c,
+               delay IS DISTINCT FROM 5 AND id > 9 AS d
+        FROM flights WHERE url IS DISTINCT FROM '' AND (delay > 5 IS NOT FALSE OR id > 9)
+    """,
     "not in a table": """
         SELECT id FROM flights AS f WHERE NOT EXISTS (SELECT 1 FROM airlines AS a WHERE a.carrier = f.carrier)
     """,

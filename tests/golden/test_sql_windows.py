@@ -38,6 +38,12 @@ QUERIES = {
         """SELECT id, delay FROM flights
            QUALIFY row_number() OVER (PARTITION BY carrier ORDER BY delay DESC NULLS LAST, id) <= 3""",
     ),
+    "nulls first": (
+        """SELECT id, delay FROM flights
+           QUALIFY ROW_NUMBER() OVER (PARTITION BY carrier ORDER BY delay IS NOT NULL, delay, id) <= 9""",
+        """SELECT id, delay FROM flights
+           QUALIFY row_number() OVER (PARTITION BY carrier ORDER BY delay NULLS FIRST, id) <= 9""",
+    ),
     "sessions": (
         """SELECT carrier, window_start AS since, count(*) AS n
            FROM SESSION(TABLE alerts PARTITION BY carrier, DESCRIPTOR("at"), INTERVAL '10' MINUTE)

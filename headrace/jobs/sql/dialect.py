@@ -27,11 +27,14 @@ _ENDS_OF_NAME = (TokenType.COMMA, TokenType.R_PAREN, TokenType.ORDER_BY)
 
 
 class Streaming(Dialect):
-    """Names keep their case, ``TABLE name`` may be an argument."""
+    """Names keep their case, ``TABLE name`` may be an argument, nulls come last where nothing is said of them."""
+
+    NULL_ORDERING = "nulls_are_last"
 
     class Parser(parser.Parser):
         """See :class:`Streaming`."""
 
+        IS_PREDICATE_PRECEDENCE: ClassVar = parser.IsPredicatePrecedence.LOW
         FUNC_TOKENS: ClassVar = {*parser.Parser.FUNC_TOKENS, TokenType.SESSION}
 
         def _parse_lambda(self, alias: bool = False) -> Any:  # noqa: FBT001, FBT002 - the base class's signature

@@ -156,6 +156,8 @@ def _as_of(join: Join, sides: _Sides, found: Conditions, uses: Uses) -> dict[str
         if condition is None or not (times & {k for k, v in left.items() if v == 0}) or not (times & set(right)):
             raise refuse(join.node, "an ASOF JOIN compares event times", "add ON ... AND rows.time >= versions.time")
         found.rest = [one for one in found.rest if one is not condition]
+    if version is not None and found.right:
+        raise refuse(found.right[0], "a join as of a time has equal columns only", "ask for it in WHERE")
     if found.rest:
         raise refuse(found.rest[0], "a join as of a time has equal columns only", "filter in a query around it")
     return {"as_of": "backward"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from sqlglot import exp
@@ -109,13 +109,16 @@ def read_from(queries: Queries, query: exp.Select, owner: str, names: Names, whe
     for number, (join, member) in enumerate(zip(joins, members[1:], strict=True), start=1):
         how = _how(join)
         on = conjuncts(join.args.get("on")) + _using(join, members[:number], member)
+        asked = Join(join, member.alias, member.node, how, on)
         if how == "inner":
-            on, left = _taken(on, left, uses, {one.alias for one in members[: number + 1]})
+            # WHERE asks the version that holds, which a version that it leaves out may be.
+            after = member.alias if asked.as_of or asked.version is not None else None
+            on, left = _taken(on, left, uses, {one.alias for one in members[: number + 1]}, after)
         elif how == "left":
             before, left = _taken([], left, uses, {one.alias for one in members[:number]})
             texts = condition_texts(before, scope)
             scope = scope.on(queries.to.filter(owner, texts, scope.rows, before[0] if before else join))
-        asked = Join(join, member.alias, member.node, how, on)
+        asked = replace(asked, on=on)
         if member.rows is None:
             scope = join_table(queries.to, owner, scope, asked, member.table, uses)
         else:
@@ -125,13 +128,13 @@ def read_from(queries: Queries, query: exp.Select, owner: str, names: Names, whe
 
 
 def _taken(
-    on: list[exp.Expr], where: list[exp.Expr], uses: Uses, known: set[str]
+    on: list[exp.Expr], where: list[exp.Expr], uses: Uses, known: set[str], after: str | None = None
 ) -> tuple[list[exp.Expr], list[exp.Expr]]:
-    """The conditions of WHERE that an inner join can ask itself go to it."""
+    """The conditions of WHERE that an inner join can ask itself go to it; those on ``after`` alone cannot."""
     taken = []
     for condition in where:
         sides = {uses.where(column) for column in condition.find_all(exp.Column)}
-        if sides and sides <= known and condition.find(exp.Query) is None:
+        if sides and sides <= known and sides != {after} and condition.find(exp.Query) is None:
             taken.append(condition)
     return [*on, *taken], [condition for condition in where if not any(condition is one for one in taken)]
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from sqlglot import exp
 
+from headrace.jobs.sql.dialect import Streaming
 from headrace.jobs.sql.errors import refuse
 from headrace.jobs.sql.expressions import conjuncts, quoted, row_text
 from headrace.jobs.sql.lowering import Deferred, Lowering, Names
@@ -119,6 +120,11 @@ def rank(to: Lowering, owner: str, scope: Scope, item: exp.Expr, keep: Keep) -> 
     by = over.args.get("partition_by") or []
     if not ordered or over.args.get("spec"):
         raise refuse(over, "ROW_NUMBER needs ORDER BY, and takes all rows before", _EXAMPLE)
+    first = next((part for part in ordered if part.args.get("nulls_first")), None)
+    if first is not None:
+        raise refuse(
+            over, "nulls come last in rankings", f"order by {first.this.sql(dialect=Streaming)} IS NOT NULL before it"
+        )
     computed: dict[str, str] = {}
     keys = [_column(part, scope, computed) for part in by]
     order = [(_column(part.this, scope, computed), bool(part.args.get("desc"))) for part in ordered]
