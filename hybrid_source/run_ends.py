@@ -24,8 +24,8 @@ class RunEnds:
     ends: Offsets
 
     def reached(self, nexts: Offsets) -> bool:
-        """Whether a position is at or beyond all of them."""
-        return all(offset >= self.ends.get(at, 0) for at, offset in nexts.items())
+        """Whether a position is at or beyond all of them; a partition that it does not know begins at 0."""
+        return all(nexts.get(at, 0) >= end for at, end in self.ends.items())
 
     def within(self, ends: Offsets) -> dict[TopicPartition, int]:
         """Other ends, none of them beyond those of the run."""

@@ -24,6 +24,7 @@ from hybrid_source.hybrid import HybridSource
 from hybrid_source.hybrid_watermark import TailStartTimes
 from hybrid_source.lake_versions import NewerVersion
 from hybrid_source.resolution import OffsetNames, Resolution
+from hybrid_source.run_ends import RunEnds
 from hybrid_source.stages import EventTime
 
 if TYPE_CHECKING:
@@ -231,3 +232,10 @@ def test_a_state_does_not_stand_for_the_changes_of_a_topic(tmp_path: Path, *, de
     found = Resolution(Boundary({}), "", "", columns=OffsetNames())
     assert bool(lake.refuses_replay(found)) != deletions
     assert not lake.refuses_replay(found, whole=True)
+
+
+def test_a_run_has_not_ended_before_a_partition_that_its_position_does_not_know_yet() -> None:
+    bound = RunEnds("caught-up", {P0: 5, P1: 3})
+    assert not bound.reached({P0: 5})
+    assert bound.reached({P0: 5, P1: 3, TopicPartition("t", 2): 9})
+    assert RunEnds("caught-up", {P0: 5, P1: 0}).reached({P0: 7})
