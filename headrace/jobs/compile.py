@@ -20,8 +20,9 @@ from headrace.jobs.compile_sources import JobSource, build_source, hidden_column
 from headrace.jobs.compile_steps import TableRows, build_lookup_table, build_step
 from headrace.jobs.config import Config
 from headrace.jobs.custom_operators import build_custom
-from headrace.jobs.graph import JobGraph, StepNode, build_graph, gives_versions
+from headrace.jobs.graph import JobGraph, StepNode, build_graph
 from headrace.jobs.graph import SinkNode as SpecSink
+from headrace.jobs.graph_sources import gives_versions
 from headrace.jobs.names import suggest
 from headrace.jobs.spec import ChangelogSpec, IcebergSink, JobSpec, KafkaSink
 from headrace.jobs.spec_custom import CustomStep

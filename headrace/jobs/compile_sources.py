@@ -11,7 +11,8 @@ from catalog.catalogs import Catalogs
 from headrace.jobs.column_types import parse_schema, type_name
 from headrace.jobs.compile_boundary import boundary_rules, by_topic, tail_cluster
 from headrace.jobs.config import Config
-from headrace.jobs.graph import JobGraph, gives_changes
+from headrace.jobs.graph import JobGraph
+from headrace.jobs.graph_sources import gives_changes
 from headrace.jobs.names import suggest
 from headrace.jobs.spec import (
     DEFAULT_CONCURRENCY,
