@@ -17,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from catalog.boundary_record import find_boundary
 from headrace.jobs import compile_sources
 from headrace.jobs.archive import archive_job
 from headrace.jobs.compile import compile_job
@@ -24,6 +25,7 @@ from headrace.jobs.loading import load_job
 from headrace.jobs.run import run_job
 from headrace.jobs.seam import prove_seam
 from headrace.kernel import columns as system
+from headrace.kernel.boundary import TopicPartition
 from headrace.kernel.errors import GapError
 from headrace.runtime.job import RunOptions
 from headrace.runtime.observer import SilentObserver, StopSignal
@@ -100,11 +102,15 @@ class World:
         return pl.DataFrame(rows, schema=ROWS, orient="row")
 
     def archive(self, *, partition_by: tuple[str, ...] = ()) -> list[int]:
-        """Archive up to the topic's end; gives the boundary."""
+        """Archive up to the topic's end; gives the boundary, which does not move where there are no rows to commit."""
         name = self.site.name(self.table)
         spec = archive_job(self.topic, name, TYPES, partition_by=partition_by)
         run_job(spec, self.site.config, RunOptions("caught-up", "suspend"), SilentObserver(), StopSignal())
-        return [self.site.kafka.watermarks(self.topic, partition)[1] for partition in range(self.partitions)]
+        table = self.site.catalogs.load(name)
+        snapshot = table.current_snapshot()
+        found = find_boundary(table, snapshot.snapshot_id if snapshot is not None else None)
+        nexts = found.boundary.nexts if found is not None else {}
+        return [nexts.get(TopicPartition(self.topic, partition), 0) for partition in range(self.partitions)]
 
     def forget(self, below: list[int]) -> None:
         """The topic loses what lies below these offsets."""
