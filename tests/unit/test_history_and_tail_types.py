@@ -15,6 +15,7 @@ from headrace.jobs.compile import compile_job
 from headrace.jobs.config import load_config
 from headrace.kernel.errors import SpecError
 from headrace.kernel.protocols import MAIN
+from headrace.testing import operator_context
 from hybrid_source.decode import JsonDecoder
 from operators.window import TumblingWindow
 
@@ -48,7 +49,7 @@ def test_typ_05_a_window_over_both_parts_equals_one_over_their_union() -> None:
     operator = TumblingWindow("w", "at", 60_000_000, aggregates)
     outs = []
     for parts in ([HISTORY, tail], [tail, HISTORY], [pl.concat([HISTORY, tail])]):
-        instance = operator.open(operator.partial(HISTORY.lazy()).collect_schema(), None)
+        instance = operator.open(operator.partial(HISTORY.lazy()).collect_schema(), operator_context())
         for part in parts:
             instance.process(operator.partial(part.lazy()).collect())
         outs.append(instance.drain()[MAIN])
