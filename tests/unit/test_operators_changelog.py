@@ -114,7 +114,7 @@ HISTORY = st.lists(
 )
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(
     log=HISTORY, order=st.randoms(use_true_random=False), cuts=st.lists(st.integers(1, 6), min_size=1), data=st.data()
 )

@@ -65,7 +65,7 @@ ROWS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(ROWS, st.randoms(use_true_random=False), st.integers(1, 5))
 def test_every_aggregate_follows_what_is_taken_back(
     rows: list[tuple[Any, ...]], dice: random.Random, size: int
@@ -90,7 +90,7 @@ def test_every_aggregate_follows_what_is_taken_back(
     assert held([wanted.clear(), *found]) == held([wanted])
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=15)
 @given(ROWS, st.integers(1, 4))
 def test_aggregates_of_aggregates_of_aggregates(rows: list[tuple[Any, ...]], size: int) -> None:
     schema = pl.Schema({name: dtype for name, dtype in CHANGES.items() if name != columns.WEIGHT})
