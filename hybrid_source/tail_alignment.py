@@ -20,7 +20,8 @@ class Alignment:
     A partition is measured by its largest event time, against the smallest of those that still have records to give.
     One that has not given its first record yet is waited for. One that stands at the end of what can be read holds
     nobody up, so that silence, or a transaction that is never ended, cannot stop the rest; nor does one whose records
-    have no event time.
+    have no event time. What is read elsewhere meanwhile (the history that other partitions are in) counts as one
+    more, which never waits.
 
     Args:
         max_drift_us: How far ahead a partition may be; None: there is no limit.
@@ -31,7 +32,7 @@ class Alignment:
         self.waiting: frozenset[TopicPartition] = frozenset()
 
     def measure(
-        self, behind: Mapping[TopicPartition, int | None], *, unheard: bool = False
+        self, behind: Mapping[TopicPartition, int | None], *, unheard: bool = False, beside: int | None = None
     ) -> frozenset[TopicPartition]:
         """Decide anew who waits.
 
@@ -39,6 +40,7 @@ class Alignment:
             behind: Largest event time (microseconds, or None) of each partition that has records to give, whether it
                 waits or not. Those that are not in it do not wait.
             unheard: One of them has not given a record yet.
+            beside: Event time to which that has come that is read elsewhere; None: nothing is, or it is not known.
         """
         times = {at: time for at, time in behind.items() if time is not None}
         if self._limit is None or not times:
@@ -47,7 +49,7 @@ class Alignment:
         if unheard:
             self.waiting = frozenset(times)
             return self.waiting
-        slowest = min(times.values())
+        slowest = min(times.values() if beside is None else [*times.values(), beside])
         self.waiting = frozenset(
             at
             for at, time in times.items()

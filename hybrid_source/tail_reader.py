@@ -318,6 +318,7 @@ class KafkaTailReader:
         waiting = self._alignment.measure(
             {at: state.max_event_time for at, state in behind.items()},
             unheard=any(state.first is None for state in behind.values()),
+            beside=self._watermark.held,
         )
         if halted := waiting - before:
             self._assignment.drop(sorted(halted))

@@ -97,6 +97,11 @@ class TailWatermark:
         """Largest event time by partition."""
         return self._max
 
+    @property
+    def held(self) -> int | None:
+        """What rows that are read elsewhere keep it at; None: nothing does, or it is not known."""
+        return None if self._limit == BEFORE_ALL else self._limit
+
     def hold(self, limit: int | None) -> None:
         """Keep the watermark at or below ``limit`` from now on, for rows that are read elsewhere; None: no limit.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from types import SimpleNamespace
 
@@ -157,6 +158,27 @@ def test_a_partition_that_runs_ahead_waits_for_the_slowest(kafka: KafkaHelper, m
         if times["0"] is not None and times["1"] is not None and states["1"]["next"] < 600:
             ahead = max(ahead, times["0"] - times["1"])
     assert ahead <= (drift + BATCH) * MINUTE
+
+
+def test_live_partitions_wait_for_the_history_that_others_are_in(
+    kafka: KafkaHelper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tail_reader, "BATCH_ROWS", BATCH)
+    topic, drift = kafka.topic(2), 20
+    for partition in (0, 1):
+        kafka.produce(topic, events(*range(60)), partition=partition)
+    tail = tail_of(kafka, topic, event_time=EventTime("t", max_drift_us=drift * MINUTE))
+    reader = tail.open(ReadRequest(columns=["v", system.PARTITION]), tail.start(None), None)
+    reader.hold(-1)
+    polls = itertools.count()
+    # As many polls as would give everything, were nobody to wait.
+    read = read_until(reader, lambda read: next(polls) == 10 * 120 // BATCH, timeout=0.02)
+    assert read.rows["v"].max() <= drift + BATCH  # type: ignore[operator] # an integer
+    reader.hold(None)
+    missing = 120 - read.rows.height
+    rest = read_until(reader, lambda rest: sum(batch.records for batch in rest.batches) == missing)
+    reader.close()
+    assert sorted([*read.rows["v"], *rest.rows["v"]]) == sorted([*range(60), *range(60)])
 
 
 def test_times_out_of_range_and_nulls_stop_nothing(kafka: KafkaHelper, monkeypatch: pytest.MonkeyPatch) -> None:

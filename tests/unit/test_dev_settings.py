@@ -8,6 +8,7 @@ import pytest
 from headrace.kernel.errors import ConfigError
 from infra.dev import S3, Endpoints, IcebergRest, render_settings
 from infra.dev.endpoints import from_environment
+from infra.dev.kafka.broker import _cluster_id
 
 ALL = Endpoints(
     kafka_bootstrap="127.0.0.1:1",
@@ -68,3 +69,7 @@ def test_the_settings_file_names_only_what_there_is(tmp_path: Path) -> None:
     found = tomllib.loads(render_settings(Endpoints(), tmp_path))
     assert set(found) == {"catalogs", "state"}
     assert set(found["catalogs"]) == {"local"}
+
+
+def test_a_cluster_id_is_no_option() -> None:
+    assert not any(_cluster_id().startswith("-") for _ in range(1000))

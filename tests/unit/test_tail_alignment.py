@@ -33,6 +33,14 @@ def test_a_partition_that_has_given_nothing_yet_is_waited_for() -> None:
     assert Alignment(None).measure({A: 200, B: None}, unheard=True) == frozenset()
 
 
+def test_all_wait_for_what_is_read_elsewhere() -> None:
+    alignment = Alignment(10)
+    assert alignment.measure({A: 110, B: 112}, beside=100) == {B}
+    assert alignment.measure({A: 111, B: 112}, beside=100) == {A, B}
+    assert alignment.measure({A: 111, B: 112}, beside=106) == {B}
+    assert alignment.measure({A: 111, B: 112}) == frozenset()
+
+
 def test_without_a_limit_nobody_waits() -> None:
     assert Alignment(None).measure({A: 2**62, B: 0}) == frozenset()
 

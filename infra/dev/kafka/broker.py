@@ -119,7 +119,9 @@ class Broker:
 
 
 def _cluster_id() -> str:
-    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode("ascii").rstrip("=")
+    """A fresh id; one that begins with a dash would be read as an option of the tool that formats the folder."""
+    found = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode("ascii").rstrip("=")
+    return _cluster_id() if found.startswith("-") else found
 
 
 def _format(argv: tuple[str, ...]) -> None:
