@@ -126,6 +126,8 @@ def test_other_types() -> None:
     assert second['na"me\né'] == ""
 
 
+# Polars reads these as patterns of names, wherever a column is named.
+names_of_columns = st.text().filter(lambda name: name != "*" and not (name.startswith("^") and name.endswith("$")))
 decimals = st.decimals(min_value=-(10**29), max_value=10**29, places=8, allow_nan=False)
 
 
@@ -141,7 +143,7 @@ decimals = st.decimals(min_value=-(10**29), max_value=10**29, places=8, allow_na
         ),
         max_size=5,
     ),
-    st.lists(st.text(), min_size=5, max_size=5, unique=True),
+    st.lists(names_of_columns, min_size=5, max_size=5, unique=True),
 )
 def test_rows_round_trip_through_two_decoders(rows: list[tuple[Any, ...]], names: list[str]) -> None:
     types = [pl.Int64(), pl.Decimal(38, 8), pl.String(), pl.Float64(), pl.Binary()]
