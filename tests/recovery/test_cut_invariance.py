@@ -32,7 +32,7 @@ from operators.window import TumblingWindow
 from tests.worlds import first_ends, random_log, random_script, rows_below, with_end, with_silence
 
 POINTS = [point for point in CRASH_POINTS if not point.startswith(("iceberg", "kafka"))]
-EXAMPLES = int(os.environ.get("HEADRACE_EXAMPLES", "300"))
+EXAMPLES = int(os.environ.get("HEADRACE_EXAMPLES", "200"))
 
 pytestmark = pytest.mark.timeout(3600)  # so many examples that the default is too close on a slow machine
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from hybrid_source.hybrid import HybridReader
 
 KEY = [system.TOPIC, system.PARTITION, system.OFFSET]
-EXAMPLES = int(os.environ.get("HEADRACE_EXAMPLES", "2000"))
+EXAMPLES = int(os.environ.get("HEADRACE_EXAMPLES", "1200"))
 
 pytestmark = pytest.mark.timeout(3600)  # so many examples that the default is too close on a slow machine
 MOST_STEPS = 2000
