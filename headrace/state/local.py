@@ -7,28 +7,26 @@ process killed at any line leaves the old or the new content, never a part of it
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import json
 import os
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from threading import Event
 from typing import Final
 
 from headrace.kernel.errors import (
-    AccessDeniedError,
     CommitUnknownError,
     ConfigError,
     FencedError,
-    HeadraceError,
     NotFoundError,
     UnavailableError,
 )
 from headrace.kernel.protocols import Head
+from headrace.state.disk_errors import mapped
 from headrace.state.stores import check_name, damaged_head, fenced, head_from_json, head_to_json
 
 _LOCK_PATIENCE_SECONDS: Final = 20.0
@@ -243,22 +241,5 @@ def _probe_links(tmp: Path) -> None:
         target.unlink(missing_ok=True)
 
 
-@contextmanager
-def _mapped(action: str, path: Path) -> Iterator[None]:
-    """The one place where errors of the file system become Headrace's."""
-    try:
-        yield
-    except HeadraceError:
-        raise
-    except (PermissionError, NotADirectoryError, FileExistsError) as error:
-        raise AccessDeniedError(
-            f"cannot {action} {path}", detail=str(error), hint="check the path and its owner and mode"
-        ) from error
-    except OSError as error:
-        full = error.errno in {errno.ENOSPC, errno.EDQUOT}
-        raise UnavailableError(
-            f"cannot {action} {path}",
-            detail=str(error),
-            hint="the disk is full" if full else "",
-            code="DISK_FULL" if full else "",
-        ) from error
+def _mapped(action: str, path: Path) -> AbstractContextManager[None]:
+    return mapped(f"cannot {action} {path}", denied="check the path and its owner and mode", full="the disk is full")

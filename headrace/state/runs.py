@@ -6,7 +6,6 @@ killed attempts have left behind is removed by the next one that works in the sa
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import io
 import os
@@ -14,16 +13,16 @@ import shutil
 import tempfile
 import uuid
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Final
 
 import polars as pl
 import pyarrow as pa
 
-from headrace.kernel.errors import AccessDeniedError, HeadraceError, UnavailableError
 from headrace.kernel.keyed import RunFile
+from headrace.state.disk_errors import mapped
 from headrace.state.frames import damaged
 
 _PREFIX: Final = "headrace-state-"
@@ -96,27 +95,12 @@ class RunFolder:
         with suppress(OSError):
             path.unlink(missing_ok=True)
 
-    @contextmanager
-    def _mapped(self) -> Iterator[None]:
-        """The one place where errors of this folder become Headrace's."""
-        try:
-            yield
-        except HeadraceError:
-            raise
-        except (PermissionError, NotADirectoryError, FileExistsError) as error:
-            raise AccessDeniedError(
-                f"state cannot be kept in the folder {self._parent}",
-                detail=str(error),
-                hint="check its owner and mode, or name another folder under state.dir",
-            ) from error
-        except OSError as error:
-            full = error.errno in {errno.ENOSPC, errno.EDQUOT}
-            raise UnavailableError(
-                f"state cannot be kept in the folder {self._parent}",
-                detail=str(error),
-                hint="the disk is full: make room, or name a folder on a larger one under state.dir" if full else "",
-                code="DISK_FULL" if full else "",
-            ) from error
+    def _mapped(self) -> AbstractContextManager[None]:
+        return mapped(
+            f"state cannot be kept in the folder {self._parent}",
+            denied="check its owner and mode, or name another folder under state.dir",
+            full="the disk is full: make room, or name a folder on a larger one under state.dir",
+        )
 
 
 def mapped_rows(path: Path) -> pl.DataFrame:
