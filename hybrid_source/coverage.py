@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from headrace.kernel.boundary import Boundary, PartitionRange, TopicBoundary, TopicPartition, timestamp
-from hybrid_source.stages import TopicIdentity
+from hybrid_source.source_values import TopicIdentity
 from hybrid_source.tail_position import TailPosition
 
 

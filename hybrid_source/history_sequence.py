@@ -16,14 +16,15 @@ import polars as pl
 from headrace.kernel.boundary import Boundary, PartitionRange, TopicBoundary, TopicPartition
 from headrace.kernel.errors import BoundaryError
 from headrace.kernel.protocols import Json, ReadRequest
+from hybrid_source.history_protocols import HistoryBatch, LakeStage, LaterRows, OpenHistory
 from hybrid_source.resolution import OffsetNames, Resolution
+from hybrid_source.source_values import END_OF_HISTORY
 from hybrid_source.stage_overlap import STAGES_NOT_IN_ORDER, StagePart, check_same_records
-from hybrid_source.stages import END_OF_HISTORY, HistoryBatch, LakeStage, LaterRows, OpenHistory
 
 
 @dataclass(frozen=True, slots=True)
 class HistorySequence:
-    """See :class:`hybrid_source.stages.HistoryStage`.
+    """See :class:`hybrid_source.history_protocols.HistoryStage`.
 
     Attributes:
         stages: Oldest first, at least one; the boundary is that of the last.
@@ -37,11 +38,11 @@ class HistorySequence:
         return self.stages[-1]
 
     def pin(self) -> Json:
-        """``{"stages"}``: the pin of each. See :meth:`hybrid_source.stages.HistoryStage.pin`."""
+        """``{"stages"}``: the pin of each. See :meth:`hybrid_source.history_protocols.HistoryStage.pin`."""
         return {"stages": [stage.pin() for stage in self.stages]}
 
     def resolve(self, pin: Json, topics: Sequence[str]) -> Resolution:
-        """See :meth:`hybrid_source.stages.HistoryStage.resolve`."""
+        """See :meth:`hybrid_source.history_protocols.HistoryStage.resolve`."""
         pins = pin["stages"]
         found = self.last.resolve(pins[-1], topics)
         ends: list[Boundary] = [found.boundary]
@@ -56,7 +57,7 @@ class HistorySequence:
         return replace(found, ends=ends[:-1])
 
     def open(self, request: ReadRequest, pin: Json, resolution: Resolution | None) -> OpenHistorySequence:
-        """See :meth:`hybrid_source.stages.HistoryStage.open`."""
+        """See :meth:`hybrid_source.history_protocols.HistoryStage.open`."""
         opened: list[OpenHistory] = []
         only: Sequence[str] = ()
         if resolution is None:
@@ -209,7 +210,7 @@ def lower(left: Boundary, right: Boundary) -> Boundary:
 
 
 class OpenHistorySequence:
-    """See :class:`hybrid_source.stages.OpenHistory`. A cursor is ``{"stage": number, "cursor": its own}``.
+    """See :class:`hybrid_source.history_protocols.OpenHistory`. A cursor is ``{"stage": number, "cursor": its own}``.
 
     Attributes:
         stages: The planned stages.
@@ -223,7 +224,7 @@ class OpenHistorySequence:
         self.records = sum(stage.records for stage in stages)
 
     def read(self, cursor: Json) -> Iterator[HistoryBatch]:
-        """See :meth:`hybrid_source.stages.OpenHistory.read`."""
+        """See :meth:`hybrid_source.history_protocols.OpenHistory.read`."""
         first, own = _place(cursor)
         for number in range(first, len(self.stages)):
             for batch in self.stages[number].read(own):
@@ -235,18 +236,18 @@ class OpenHistorySequence:
             own = None
 
     def watermark(self, cursor: Json) -> int | None:
-        """See :meth:`hybrid_source.stages.OpenHistory.watermark`."""
+        """See :meth:`hybrid_source.history_protocols.OpenHistory.watermark`."""
         number, own = _place(cursor)
         return earlier(self.stages[number].watermark(own), self._later[number])
 
     def pending(self, cursor: Json) -> frozenset[TopicPartition] | None:
-        """See :meth:`hybrid_source.stages.OpenHistory.pending`."""
+        """See :meth:`hybrid_source.history_protocols.OpenHistory.pending`."""
         number, own = _place(cursor)
         found = [self.stages[number].pending(own), *(stage.pending(None) for stage in self.stages[number + 1 :])]
         return None if None in found else frozenset().union(*(one for one in found if one is not None))
 
     def fraction(self, cursor: Json) -> float:
-        """See :meth:`hybrid_source.stages.OpenHistory.fraction`."""
+        """See :meth:`hybrid_source.history_protocols.OpenHistory.fraction`."""
         number, own = _place(cursor)
         before = sum(stage.records for stage in self.stages[:number])
         done = before + self.stages[number].fraction(own) * self.stages[number].records

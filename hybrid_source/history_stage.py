@@ -16,22 +16,23 @@ from headrace.kernel.protocols import Json, ReadRequest
 from hybrid_source.boundary import BoundaryContext, BoundaryRule, layouts, resolve_boundary
 from hybrid_source.boundary.coverage import cover, topics_of
 from hybrid_source.history import History, HistoryPlan, HistoryQuery, Trim
+from hybrid_source.history_protocols import HistoryBatch, LaterRows
 from hybrid_source.history_rows import column, of_topics
-from hybrid_source.iceberg_history import whole_pin
+from hybrid_source.iceberg_pins import whole_pin
 from hybrid_source.lake_tail import LakeTail, Wanted, Window
 from hybrid_source.offset_rows import OffsetRows
 from hybrid_source.pending import PendingPartitions
 from hybrid_source.predicates import all_of
 from hybrid_source.resolution import OffsetNames, Resolution
+from hybrid_source.source_values import END_OF_HISTORY, EXACTLY_ONCE, EventTime
 from hybrid_source.splits import SplitTarget
-from hybrid_source.stages import END_OF_HISTORY, EXACTLY_ONCE, EventTime, HistoryBatch, LaterRows
 from hybrid_source.tail_position import TailPosition
 from hybrid_source.tail_watermark import TailWatermark
 
 
 @dataclass(frozen=True, slots=True)
 class LakeHistory:
-    """See :class:`hybrid_source.stages.LakeStage`. Building it does no I/O.
+    """See :class:`hybrid_source.history_protocols.LakeStage`. Building it does no I/O.
 
     Attributes:
         open_history: Opens a version: the one of a pin, or (None) the one that the job asks for now.
@@ -60,24 +61,24 @@ class LakeHistory:
     changes: Callable[[Json, Json], str] | None = None
 
     def pin(self) -> Json:
-        """See :meth:`hybrid_source.stages.HistoryStage.pin`."""
+        """See :meth:`hybrid_source.history_protocols.HistoryStage.pin`."""
         return self.open_history(None).pin
 
     def resolve(self, pin: Json, topics: Sequence[str]) -> Resolution:
-        """See :meth:`hybrid_source.stages.HistoryStage.resolve`."""
+        """See :meth:`hybrid_source.history_protocols.HistoryStage.resolve`."""
         # The boundary of an increment is that of all rows at its end.
         history = self.open_history(whole_pin(pin))
         several = len(topics) > 1
         return joined({t: resolve_boundary(self.rules, BoundaryContext(history, t, several)) for t in topics})
 
     def offset_columns(self, pin: Json, topics: Sequence[str], known: OffsetNames | None) -> OffsetNames | None:
-        """See :meth:`hybrid_source.stages.LakeStage.offset_columns`."""
+        """See :meth:`hybrid_source.history_protocols.LakeStage.offset_columns`."""
         stored = self.open_history(pin).stored
         names = known if known is not None and known.within(stored) else layouts.any_known(stored)
         return names if names is not None and (names.topic or len(topics) <= 1) else None
 
     def extents(self, pin: Json, topics: Sequence[str], columns: OffsetNames | None) -> Boundary | None:
-        """See :meth:`hybrid_source.stages.HistoryStage.extents`."""
+        """See :meth:`hybrid_source.history_protocols.HistoryStage.extents`."""
         names = self.offset_columns(pin, topics, columns)
         if names is None:
             return None
@@ -98,7 +99,7 @@ class LakeHistory:
         window: Window,
         where: pl.Expr | None,
     ) -> pl.DataFrame | None:
-        """See :meth:`hybrid_source.stages.LakeStage.at_offsets`."""
+        """See :meth:`hybrid_source.history_protocols.LakeStage.at_offsets`."""
         history, names = self.open_history(pin), self.offset_columns(pin, topics, columns)
         if names is None:
             return None
@@ -110,7 +111,7 @@ class LakeHistory:
     def open(
         self, request: ReadRequest, pin: Json, resolution: Resolution | None, *, later: Sequence[LaterRows] = ()
     ) -> OpenLakeHistory:
-        """See :meth:`hybrid_source.stages.LakeStage.open`."""
+        """See :meth:`hybrid_source.history_protocols.LakeStage.open`."""
         history = self.open_history(pin)
         columns = resolution.columns if resolution else None
         query = HistoryQuery(
@@ -132,19 +133,19 @@ class LakeHistory:
         return OpenLakeHistory(history.plan(query), topics)
 
     def newest(self) -> Json:
-        """See :meth:`hybrid_source.stages.LakeStage.newest`."""
+        """See :meth:`hybrid_source.history_protocols.LakeStage.newest`."""
         return (self.open_newest() if self.open_newest else self.open_history(None)).pin
 
     def newer(self, pin: Json) -> Json:
-        """See :meth:`hybrid_source.stages.LakeStage.newer`."""
+        """See :meth:`hybrid_source.history_protocols.LakeStage.newer`."""
         return self.newer_pin(pin) if self.newer_pin is not None else None
 
     def changed(self, pin: Json, newest: Json) -> str:
-        """See :meth:`hybrid_source.stages.LakeStage.changed`."""
+        """See :meth:`hybrid_source.history_protocols.LakeStage.changed`."""
         return self.changes(pin, newest) if self.changes is not None else ""
 
     def refuses_replay(self, resolution: Resolution, *, whole: bool = False) -> str:
-        """See :meth:`hybrid_source.stages.LakeStage.refuses_replay`."""
+        """See :meth:`hybrid_source.history_protocols.LakeStage.refuses_replay`."""
         if resolution.columns is None:
             return "its rows carry no offsets of the topic"
         if self.where is not None and not whole:
@@ -165,7 +166,7 @@ class LakeHistory:
         floor: int | None,
         clock: Clock,
     ) -> LakeTail:
-        """See :meth:`hybrid_source.stages.LakeStage.replay`."""
+        """See :meth:`hybrid_source.history_protocols.LakeStage.replay`."""
         at = TailPosition.from_json(position)
         wanted = Wanted.of(request, self.payload, time.column if time else None)
         watermark = TailWatermark(
@@ -279,7 +280,7 @@ def _columns_of_all(found: Mapping[str, Resolution]) -> OffsetNames | None:
 
 
 class OpenLakeHistory:
-    """See :class:`hybrid_source.stages.OpenHistory`.
+    """See :class:`hybrid_source.history_protocols.OpenHistory`.
 
     Attributes:
         plan: The pruned plan, for people and tests.
@@ -292,24 +293,24 @@ class OpenLakeHistory:
 
     @property
     def records(self) -> int:
-        """See :attr:`hybrid_source.stages.OpenHistory.records`."""
+        """See :attr:`hybrid_source.history_protocols.OpenHistory.records`."""
         return self._total.records
 
     def read(self, cursor: Json) -> Iterator[HistoryBatch]:
-        """See :meth:`hybrid_source.stages.OpenHistory.read`."""
+        """See :meth:`hybrid_source.history_protocols.OpenHistory.read`."""
         for split in self.plan.splits_from(cursor):
             yield HistoryBatch(split.scan, split.cursor, split.watermark, split.records, split.nbytes, split.files)
 
     def watermark(self, cursor: Json) -> int | None:
-        """See :meth:`hybrid_source.stages.OpenHistory.watermark`."""
+        """See :meth:`hybrid_source.history_protocols.OpenHistory.watermark`."""
         return self.plan.watermark(cursor)
 
     def pending(self, cursor: Json) -> frozenset[TopicPartition] | None:
-        """See :meth:`hybrid_source.stages.OpenHistory.pending`."""
+        """See :meth:`hybrid_source.history_protocols.OpenHistory.pending`."""
         return self._pending.after(self.plan.read(cursor))
 
     def fraction(self, cursor: Json) -> float:
-        """See :meth:`hybrid_source.stages.OpenHistory.fraction`."""
+        """See :meth:`hybrid_source.history_protocols.OpenHistory.fraction`."""
         left = self.plan.remaining(cursor)
         if self._total.records:
             return 1 - left.records / self._total.records

@@ -17,6 +17,7 @@ from headrace.kernel.errors import GapError, SpecError
 from headrace.kernel.protocols import Json, Position, ReadRequest
 from headrace.kernel.until import until_text
 from hybrid_source.handover_policy import HandoverPolicy
+from hybrid_source.history_protocols import LakeStage
 from hybrid_source.history_sequence import HistorySequence, last_stage, starts
 from hybrid_source.hybrid_position import HybridPosition, LakeRead
 from hybrid_source.hybrid_reader import HybridReader
@@ -24,7 +25,8 @@ from hybrid_source.identity import check_identities, recorded_identities
 from hybrid_source.lake_versions import LakeVersions
 from hybrid_source.resolution import Resolution, naming
 from hybrid_source.run_ends import Offsets, RunEnds
-from hybrid_source.stages import EventTime, LakeStage, TailStage, TopicIdentity
+from hybrid_source.source_values import EventTime, TopicIdentity
+from hybrid_source.tail_protocols import TailStage
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,12 @@ import polars as pl
 
 from headrace.kernel.clock import Clock
 from headrace.kernel.protocols import Batch, Json, Note, ReadRequest
+from hybrid_source.history_protocols import HistoryBatch, OpenHistory
 from hybrid_source.hybrid_position import HybridPosition
 from hybrid_source.read_ahead import Taken
 from hybrid_source.retention_watch import RetentionWatch
-from hybrid_source.stages import HistoryBatch, OpenHistory, OpenTail, Replay, TailBatch
 from hybrid_source.tail_position import TailPosition
+from hybrid_source.tail_protocols import OpenTail, Replay, TailBatch
 
 
 class Batches:

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from headrace.kernel.boundary import PartitionRange
 from headrace.kernel.protocols import Json
+from hybrid_source.history_protocols import LakeStage
 from hybrid_source.history_sequence import HistorySequence, increment_of, with_last
 from hybrid_source.hybrid_position import HybridPosition, LakeRead, Switch, SwitchKind
 from hybrid_source.lake_versions import NewerVersion
 from hybrid_source.resolution import Resolution
 from hybrid_source.run_ends import Offsets
-from hybrid_source.stages import LakeStage
 
 
 def into_topic(at: HybridPosition, nexts: Offsets, history: LakeStage | HistorySequence | None) -> HybridPosition:

@@ -11,7 +11,7 @@ from headrace.kernel.errors import InternalError
 from headrace.kernel.protocols import Json, Position
 from hybrid_source.resolution import Resolution
 from hybrid_source.run_ends import Offsets, RunEnds
-from hybrid_source.stages import TopicIdentity
+from hybrid_source.source_values import TopicIdentity
 
 POSITION_VERSION: Final = 1
 KEPT_SWITCHES: Final = 20

@@ -20,6 +20,7 @@ from headrace.kernel.protocols import Batch, Json, Position, ReadRequest
 from hybrid_source.coverage import coverage
 from hybrid_source.dead_letters import undecodable
 from hybrid_source.handover_policy import HandoverPolicy
+from hybrid_source.history_protocols import HistoryBatch, OpenHistory
 from hybrid_source.hybrid_batches import Batches, Pace, progress
 from hybrid_source.hybrid_passages import into_increment, into_lake, into_topic
 from hybrid_source.hybrid_position import HybridPosition, LakeRead, SwitchKind
@@ -29,8 +30,9 @@ from hybrid_source.lake_versions import NewerVersion, reach
 from hybrid_source.read_ahead import ReadAhead, Taken, read_ahead
 from hybrid_source.retention_watch import EVERY_S, RetentionWatch
 from hybrid_source.run_ends import Offsets
-from hybrid_source.stages import BEFORE_ALL, END_OF_HISTORY, HistoryBatch, OpenHistory, OpenTail, Replay, TailStage
+from hybrid_source.source_values import BEFORE_ALL, END_OF_HISTORY
 from hybrid_source.tail_position import TailPosition
+from hybrid_source.tail_protocols import OpenTail, Replay, TailStage
 from hybrid_source.ways_on import Way, WaysOn, open_tail, wanted_tail
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from headrace.kernel.boundary import TopicPartition
 from headrace.kernel.clock import Clock
 from headrace.kernel.errors import ExternalError, GapError
 from headrace.kernel.protocols import Json
-from hybrid_source.stages import END_OF_HISTORY, Begins, EventTime, TailStage
+from hybrid_source.source_values import END_OF_HISTORY, EventTime
+from hybrid_source.tail_protocols import Begins, TailStage
 
 logger: Final = logging.getLogger(__name__)
 

@@ -16,9 +16,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.delete_file_index import DeleteFileIndex
 from pyiceberg.table.snapshots import Snapshot
 
-from catalog.ancestry import Ancestry
 from catalog.errors import mapping
-from headrace.kernel.errors import DataError, IdentityError, NotFoundError, SnapshotGoneError
 from headrace.kernel.protocols import Json
 from hybrid_source.history import HistoryPlan, HistoryQuery
 from hybrid_source.history_rows import source_schema
@@ -28,12 +26,10 @@ from hybrid_source.iceberg_increments import (
     OnChange,
     added_entries,
     added_manifests,
-    between,
     increment,
-    is_change,
-    operation,
     plan_increment,
 )
+from hybrid_source.iceberg_pins import chosen_snapshot, pinned_snapshot, snapshot_gone
 from hybrid_source.iceberg_plan import (
     Compactor,
     PlanReport,
@@ -76,133 +72,13 @@ def open_iceberg(
         DataError: As :func:`hybrid_source.iceberg_increments.increment`.
     """
     if pin is None:
-        chosen = _chosen(table, name, snapshot_id)
+        chosen = chosen_snapshot(table, name, snapshot_id)
     else:
-        chosen, since = _pinned(table, name, pin), pin.get("since")
+        chosen, since = pinned_snapshot(table, name, pin), pin.get("since")
     weights = on_change == "changelog"
     if since is None or chosen is None:
         return IcebergHistory(table, name, chosen, weights=weights)
     return IcebergHistory(table, name, chosen, increment(table, name, since, chosen, on_change), weights=weights)
-
-
-def newer_pin(table: Table, name: str, pin: Json, on_change: OnChange = "fail") -> Json:
-    """The pin of the increment from a pinned version to the table's newest snapshot; None when there is none newer.
-
-    After a version without a snapshot (a table that was empty then) this is a pin of all rows, without ``since``.
-
-    Args:
-        table: The table, loaded just now.
-        name: As in the pin.
-        pin: Of the whole table, or of an increment.
-        on_change: See :func:`open_iceberg`.
-
-    Raises:
-        SnapshotGoneError: Snapshots in between have been expired.
-        IdentityError: It is another table.
-        DataError: As :func:`hybrid_source.iceberg_increments.increment`.
-    """
-    _check_identity(table, name, pin)
-    head = table.current_snapshot()
-    if head is None or head.snapshot_id == pin["snapshot_id"]:
-        return None
-    since = pin["snapshot_id"]
-    if since is None:
-        return IcebergHistory(table, name, head).pin
-    return IcebergHistory(table, name, head, increment(table, name, since, head, on_change)).pin
-
-
-def newer_snapshots(table: Table, name: str, pin: Json) -> list[Json]:
-    """A pin for each snapshot after a pinned one, oldest first: the increment that this snapshot alone makes.
-
-    Whether each can be read is seen when it is opened. After a version without a snapshot the first one is of all rows.
-
-    Raises:
-        SnapshotGoneError: Snapshots in between have been expired.
-        IdentityError: It is another table.
-        DataError: ``SNAPSHOT_NOT_ANCESTOR``.
-    """
-    _check_identity(table, name, pin)
-    head, since = table.current_snapshot(), pin["snapshot_id"]
-    if head is None or head.snapshot_id == since:
-        return []
-    pins = []
-    for snapshot in between(table, name, since, head):
-        one = {**whole_pin(pin), "snapshot_id": snapshot.snapshot_id}
-        pins.append(one if since is None else {**one, "since": since})
-        since = snapshot.snapshot_id
-    return pins
-
-
-def changed_between(table: Table, name: str, pin: Json, newer: Json) -> str:
-    """The first snapshot after a pinned one, up to a newer one, that changed or deleted rows; for people.
-
-    Returns:
-        Empty where there is none among the snapshots that have not been expired. A table that was rolled back behind
-        the pinned snapshot, or created again, has changed, too.
-    """
-    if pin["table_uuid"] != newer["table_uuid"]:
-        return f"table {name} is not the one this job began with (uuid {pin['table_uuid']}, now {newer['table_uuid']})"
-    head = table.metadata.snapshot_by_id(newer["snapshot_id"]) if newer["snapshot_id"] is not None else None
-    if head is None or head.snapshot_id == pin["snapshot_id"]:
-        return ""
-    try:
-        line = between(table, name, pin["snapshot_id"], head)
-    except SnapshotGoneError:
-        line = Ancestry.of(table.metadata, head.snapshot_id).snapshots[::-1]
-    except DataError as error:
-        return error.message
-    changes = (snapshot for snapshot in line if is_change(snapshot))
-    return next((f"snapshot {one.snapshot_id} of table {name} is of operation {operation(one)}" for one in changes), "")
-
-
-def whole_pin(pin: Json) -> Json:
-    """The pin of all rows at an increment's end: what a boundary is resolved for."""
-    return {key: value for key, value in pin.items() if key != "since"}
-
-
-def _check_identity(table: Table, name: str, pin: Json) -> None:
-    uuid = str(table.metadata.table_uuid)
-    if pin["table_uuid"] != uuid:
-        raise IdentityError(
-            f"table {name} is not the one this job began with",
-            detail=f"recorded uuid {pin['table_uuid']}, found {uuid}",
-            hint="start the job afresh under a new uid, or restore the old table",
-            context={"table": name, "recorded": pin["table_uuid"], "found": uuid},
-        )
-
-
-def _pinned(table: Table, name: str, pin: Json) -> Snapshot | None:
-    _check_identity(table, name, pin)
-    pinned = pin["snapshot_id"]
-    snapshot = table.metadata.snapshot_by_id(pinned) if pinned is not None else None
-    if pinned is not None and snapshot is None:
-        raise snapshot_gone(name, pinned)
-    return snapshot
-
-
-def snapshot_gone(name: str, snapshot_id: int | None, file: str = "") -> SnapshotGoneError:
-    """The error for a pinned snapshot that has been expired, or lost a file."""
-    return SnapshotGoneError(
-        f"snapshot {snapshot_id} of table {name} is no longer available",
-        detail=f"missing file: {file}" if file else "the table's metadata no longer holds it",
-        hint="keep snapshots at least as long as a job needs them (a tag), then start the job afresh",
-        context={"table": name, "snapshot_id": str(snapshot_id), "file": file},
-    )
-
-
-def _chosen(table: Table, name: str, snapshot_id: int | None) -> Snapshot | None:
-    if snapshot_id is None:
-        return table.current_snapshot()
-    found = table.metadata.snapshot_by_id(snapshot_id)
-    if found is None:
-        known = ", ".join(str(snapshot.snapshot_id) for snapshot in table.metadata.snapshots[-5:])
-        raise NotFoundError(
-            f"table {name} has no snapshot {snapshot_id}",
-            detail=f"its latest snapshots: {known or 'none'}",
-            hint="name one that the table still has, or leave snapshot out for the newest",
-            code="SNAPSHOT_NOT_FOUND",
-        )
-    return found
 
 
 _FILES_AT_ONCE: Final = 64

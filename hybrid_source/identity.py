@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from headrace.kernel.boundary import Boundary
 from headrace.kernel.errors import IdentityError
-from hybrid_source.stages import TopicIdentity
+from hybrid_source.source_values import TopicIdentity
 
 
 def recorded_identities(boundary: Boundary) -> Mapping[str, TopicIdentity]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.kernel.clock import Clock
-from hybrid_source.stages import OpenTail
+from hybrid_source.tail_protocols import OpenTail
 
 
 class LagWatch:

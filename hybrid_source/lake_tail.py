@@ -22,8 +22,8 @@ import polars as pl
 from headrace.kernel import columns as system
 from headrace.kernel.boundary import TopicPartition
 from headrace.kernel.protocols import Json, ReadRequest
-from hybrid_source.stages import Begins, TailBatch
 from hybrid_source.tail_position import PartitionState, TailPosition
+from hybrid_source.tail_protocols import Begins, TailBatch
 from hybrid_source.tail_rows import event_times
 from hybrid_source.tail_watermark import TailWatermark
 
@@ -77,7 +77,7 @@ class Wanted:
 
 
 class LakeTail:
-    """See :class:`hybrid_source.stages.Replay`.
+    """See :class:`hybrid_source.tail_protocols.Replay`.
 
     Guarantee: each row of the version whose offset is at or above the position and below the ends is handed out once,
     in offset order within its partition, also where the table holds it twice.
@@ -110,7 +110,7 @@ class LakeTail:
         self._silent: frozenset[TopicPartition] = frozenset()
 
     def poll(self) -> TailBatch | None:
-        """See :meth:`hybrid_source.stages.Replay.poll`."""
+        """See :meth:`hybrid_source.tail_protocols.Replay.poll`."""
         window = next_window(self._at.nexts, self._ends, self._window_rows)
         if not window:
             return None
@@ -132,23 +132,23 @@ class LakeTail:
 
     @property
     def finished(self) -> bool:
-        """See :attr:`hybrid_source.stages.Replay.finished`."""
+        """See :attr:`hybrid_source.tail_protocols.Replay.finished`."""
         return not next_window(self._at.nexts, self._ends, self._window_rows)
 
     @property
     def arrived(self) -> Collection[TopicPartition]:
-        """See :attr:`hybrid_source.stages.Replay.arrived`."""
+        """See :attr:`hybrid_source.tail_protocols.Replay.arrived`."""
         return [at for at, offset in self._at.nexts.items() if offset >= self._ends.get(at, 0)]
 
     def rest(self, begins: Begins) -> None:
-        """See :meth:`hybrid_source.stages.Replay.rest`."""
+        """See :meth:`hybrid_source.tail_protocols.Replay.rest`."""
         self._silent = frozenset(at for at, time in begins.items() if time is None)
         for at, time in begins.items():
             if time is not None:
                 self._watermark.expect(at, time)
 
     def lag(self) -> Sequence[Mapping[str, Json]]:
-        """See :meth:`hybrid_source.stages.Replay.lag`."""
+        """See :meth:`hybrid_source.tail_protocols.Replay.lag`."""
         return [
             {"topic": at.topic, "partition": at.partition, "next": offset, "end": max(offset, self._ends.get(at, 0))}
             for at, offset in self._at.nexts.items()

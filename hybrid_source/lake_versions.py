@@ -11,10 +11,11 @@ from headrace.kernel.boundary import TopicPartition
 from headrace.kernel.errors import BoundaryError, DataError, GapError, SnapshotGoneError
 from headrace.kernel.protocols import Json
 from hybrid_source.gaps import gap_error, gaps_of
+from hybrid_source.history_protocols import LakeStage
 from hybrid_source.identity import check_identities, recorded_identities
 from hybrid_source.resolution import Resolution
 from hybrid_source.run_ends import Offsets, RunEnds
-from hybrid_source.stages import LakeStage, TopicIdentity
+from hybrid_source.source_values import TopicIdentity
 
 logger: Final = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from headrace.kernel.clock import Clock
 from headrace.kernel.durations import format_duration_us
 from headrace.kernel.errors import ExternalError
 from headrace.kernel.protocols import Json
-from hybrid_source.stages import Expiry, TailStage
+from hybrid_source.tail_protocols import Expiry, TailStage
 
 logger: Final = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from headrace.kernel.errors import InternalError
 from headrace.kernel.protocols import Json
-from hybrid_source.stages import END_OF_HISTORY
+from hybrid_source.source_values import END_OF_HISTORY
 
 END_CURSOR: Final = {"end": True}
 

@@ -16,8 +16,8 @@ from headrace.kernel import columns as system
 from headrace.kernel.boundary import Boundary, TopicPartition
 from headrace.kernel.errors import BoundaryError
 from headrace.kernel.protocols import Json
+from hybrid_source.history_protocols import LakeStage
 from hybrid_source.resolution import OffsetNames
-from hybrid_source.stages import LakeStage
 
 STAGES_NOT_IN_ORDER: Final = "STAGES_NOT_IN_ORDER"
 

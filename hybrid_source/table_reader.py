@@ -16,7 +16,7 @@ from headrace.kernel.boundary import Boundary
 from headrace.kernel.protocols import Batch, Json, Position, ReadRequest
 from headrace.kernel.until import until_ms, until_text
 from hybrid_source.history import HistoryPlan, HistorySplit
-from hybrid_source.iceberg_history import newer_snapshots
+from hybrid_source.iceberg_versions import newer_snapshots
 from hybrid_source.read_ahead import ReadAhead, Taken, read_ahead
 from hybrid_source.splits import END_CURSOR
 from hybrid_source.table_position import TablePosition

@@ -17,14 +17,14 @@ from headrace.kernel.errors import GapError
 from headrace.kernel.protocols import Json, ReadRequest
 from headrace.kernel.until import Until, until_ms
 from hybrid_source.decode import Decoder, JsonDecoder
-from hybrid_source.hybrid import EventTime
-from hybrid_source.stages import Begins, Expiry, OpenTail, TopicIdentity
+from hybrid_source.source_values import EventTime, TopicIdentity
 from hybrid_source.tail_alignment import Alignment
 from hybrid_source.tail_bounds import TRANSACTION_WAIT_S, Bounds
 from hybrid_source.tail_compaction import Compaction, UpsertKey
 from hybrid_source.tail_offsets import EARLIEST, AtOffsets, AtTime, LogOffsets, OnGap, Start, starting_at
 from hybrid_source.tail_peek import Peek, Timeless
 from hybrid_source.tail_position import TailPosition
+from hybrid_source.tail_protocols import Begins, Expiry, OpenTail
 from hybrid_source.tail_rate import RateLimit
 from hybrid_source.tail_reader import KafkaTailReader
 from hybrid_source.tail_retention import Retention
@@ -37,7 +37,7 @@ DISCOVERY_S: Final = 30.0
 
 @dataclass(frozen=True)
 class KafkaTail:
-    """See :class:`hybrid_source.stages.TailStage`.
+    """See :class:`hybrid_source.tail_protocols.TailStage`.
 
     Attributes:
         cluster: The cluster.
@@ -90,19 +90,19 @@ class KafkaTail:
         return Compaction(self._metadata, self.compacted or self.upserts is not None)
 
     def strict(self) -> KafkaTail:
-        """See :meth:`hybrid_source.stages.TailStage.strict`."""
+        """See :meth:`hybrid_source.tail_protocols.TailStage.strict`."""
         return replace(self, on_gap="fail")
 
     def skip(self, position: Json, gap: GapError) -> Json:
-        """See :meth:`hybrid_source.stages.TailStage.skip`."""
+        """See :meth:`hybrid_source.tail_protocols.TailStage.skip`."""
         return self._offsets.skip(TailPosition.from_json(position), gap).to_json()
 
     def identities(self) -> Mapping[str, TopicIdentity]:
-        """See :meth:`hybrid_source.stages.TailStage.identities`."""
+        """See :meth:`hybrid_source.tail_protocols.TailStage.identities`."""
         return identities(self.topics.find(self._metadata))
 
     def start(self, boundary: Boundary | None, *, check: bool = True) -> Json:
-        """See :meth:`hybrid_source.stages.TailStage.start`."""
+        """See :meth:`hybrid_source.tail_protocols.TailStage.start`."""
         found = self.topics.find(self._metadata)
         self._compaction.check_declared(found)
         if boundary is None:
@@ -114,24 +114,24 @@ class KafkaTail:
         return self._offsets.resume(nexts, places(found)).to_json()
 
     def offsets(self, position: Json) -> Mapping[TopicPartition, int]:
-        """See :meth:`hybrid_source.stages.TailStage.offsets`."""
+        """See :meth:`hybrid_source.tail_protocols.TailStage.offsets`."""
         return TailPosition.from_json(position).nexts
 
     def ranges(self) -> Mapping[TopicPartition, tuple[int, int]]:
-        """See :meth:`hybrid_source.stages.TailStage.ranges`."""
+        """See :meth:`hybrid_source.tail_protocols.TailStage.ranges`."""
         found = self._metadata.ranges(places(self.topics.find(self._metadata)))
         return {at: (held.earliest, held.latest) for at, held in found.items()}
 
     def verify(self, position: Json) -> None:
-        """See :meth:`hybrid_source.stages.TailStage.verify`."""
+        """See :meth:`hybrid_source.tail_protocols.TailStage.verify`."""
         self._offsets.checked(TailPosition.from_json(position), places(self.topics.find(self._metadata)))
 
     def expiries(self, position: Json) -> Sequence[Expiry]:
-        """See :meth:`hybrid_source.stages.TailStage.expiries`."""
+        """See :meth:`hybrid_source.tail_protocols.TailStage.expiries`."""
         return self._retention.expiries(TailPosition.from_json(position).nexts)
 
     def first_event_times(self, position: Json, partitions: Sequence[TopicPartition]) -> Begins:
-        """See :meth:`hybrid_source.stages.TailStage.first_event_times`.
+        """See :meth:`hybrid_source.tail_protocols.TailStage.first_event_times`.
 
         Records that cannot be decoded, and rows without an event time, are passed over. A partition whose records came
         not far enough in time is left out; the next call goes on where this one ended.
@@ -149,7 +149,7 @@ class KafkaTail:
         return found
 
     def ends(self, until: Until) -> Mapping[TopicPartition, int]:
-        """See :meth:`hybrid_source.stages.TailStage.ends`.
+        """See :meth:`hybrid_source.tail_protocols.TailStage.ends`.
 
         Of a time: each partition's first record at or after it; one without such a record ends where it ends now.
         """
@@ -168,7 +168,7 @@ class KafkaTail:
         live: Collection[TopicPartition] | None = None,
         ends: Mapping[TopicPartition, int] | None = None,
     ) -> OpenTail:
-        """See :meth:`hybrid_source.stages.TailStage.open`.
+        """See :meth:`hybrid_source.tail_protocols.TailStage.open`.
 
         Partitions that the position does not know are read from offset 0.
 

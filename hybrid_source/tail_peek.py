@@ -48,7 +48,7 @@ class Peek:
     def __call__(
         self, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int | None]:
-        """What the partitions begin with; see :data:`hybrid_source.stages.Begins`.
+        """What the partitions begin with; see :data:`hybrid_source.tail_protocols.Begins`.
 
         Args:
             starts: Where to begin, by partition.

@@ -22,13 +22,14 @@ from headrace.kernel.errors import (
     UnavailableError,
 )
 from headrace.kernel.protocols import Json
-from hybrid_source.stages import TailBatch, TopicIdentity
+from hybrid_source.source_values import TopicIdentity
 from hybrid_source.tail_alignment import Alignment
 from hybrid_source.tail_assignment import Assignment, place
 from hybrid_source.tail_batch import Records
 from hybrid_source.tail_bounds import Bounds
 from hybrid_source.tail_offsets import RECREATED, LogOffsets
 from hybrid_source.tail_position import PartitionState, TailPosition
+from hybrid_source.tail_protocols import TailBatch
 from hybrid_source.tail_rate import RateLimit
 from hybrid_source.tail_rows import RowBuilder, Rows
 from hybrid_source.tail_topics import TopicChoice, identities, places
@@ -44,7 +45,7 @@ _NONE: Final = Records((), None, (), {}, {})
 
 
 class KafkaTailReader:
-    """See :class:`hybrid_source.stages.OpenTail`.
+    """See :class:`hybrid_source.tail_protocols.OpenTail`.
 
     Guarantee: each committed record at or above the position it was opened at is handed out once, in offset order
     within its partition; records of aborted transactions never. A gap is an error or, by policy, an entry in the
@@ -108,7 +109,7 @@ class KafkaTailReader:
     # ------------------------------------------------------------------------------------------------------ protocol
 
     def poll(self, timeout: float) -> TailBatch | None:
-        """See :meth:`hybrid_source.stages.OpenTail.poll`.
+        """See :meth:`hybrid_source.tail_protocols.OpenTail.poll`.
 
         Raises:
             GapError: Wanted offsets have been deleted, under ``on_gap: fail``.
@@ -147,21 +148,21 @@ class KafkaTailReader:
 
     @property
     def finished(self) -> bool:
-        """See :attr:`hybrid_source.stages.OpenTail.finished`."""
+        """See :attr:`hybrid_source.tail_protocols.OpenTail.finished`."""
         return self._bounds is not None and self._bounds.finished(self._at.nexts)
 
     @property
     def position(self) -> Json:
-        """See :attr:`hybrid_source.stages.OpenTail.position`."""
+        """See :attr:`hybrid_source.tail_protocols.OpenTail.position`."""
         return self._at.to_json()
 
     @property
     def identities(self) -> Mapping[str, TopicIdentity]:
-        """See :attr:`hybrid_source.stages.OpenTail.identities`."""
+        """See :attr:`hybrid_source.tail_protocols.OpenTail.identities`."""
         return self._found
 
     def go_live(self, partitions: Collection[TopicPartition]) -> None:
-        """See :meth:`hybrid_source.stages.OpenTail.go_live`."""
+        """See :meth:`hybrid_source.tail_protocols.OpenTail.go_live`."""
         new = self._waiting.intersection(partitions)
         self._waiting -= new
         for at in new:
@@ -172,12 +173,12 @@ class KafkaTailReader:
             self._assignment.add(self._nexts_of(begun))
 
     def hold(self, limit: int | None) -> int | None:
-        """See :meth:`hybrid_source.stages.OpenTail.hold`."""
+        """See :meth:`hybrid_source.tail_protocols.OpenTail.hold`."""
         self._watermark.hold(limit)
         return self._watermark.advance(self._at_end)
 
     def lag(self) -> Sequence[Mapping[str, Json]]:
-        """See :meth:`hybrid_source.stages.OpenTail.lag`."""
+        """See :meth:`hybrid_source.tail_protocols.OpenTail.lag`."""
         return [
             {
                 "topic": at.topic,
@@ -189,7 +190,7 @@ class KafkaTailReader:
         ]
 
     def close(self) -> None:
-        """See :meth:`hybrid_source.stages.OpenTail.close`."""
+        """See :meth:`hybrid_source.tail_protocols.OpenTail.close`."""
         self._assignment.close()
 
     # ------------------------------------------------------------------------------------------------------- records

@@ -11,8 +11,8 @@ from headrace.kafka import KafkaCluster, KafkaMetadata, OffsetRange
 from headrace.kernel.boundary import TopicPartition
 from headrace.kernel.clock import Clock
 from headrace.kernel.errors import AccessDeniedError
-from hybrid_source.stages import Expiry
 from hybrid_source.tail_assignment import Assignment, place
+from hybrid_source.tail_protocols import Expiry
 
 logger: Final = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 from headrace.kafka import TOPIC_NOT_FOUND, KafkaMetadata, TopicInfo
 from headrace.kernel.boundary import TopicPartition
 from headrace.kernel.errors import NotFoundError
-from hybrid_source.stages import TopicIdentity
+from hybrid_source.source_values import TopicIdentity
 
 _INTERNAL: Final = "__"
 """What the names of Kafka's own topics begin with."""

@@ -14,7 +14,7 @@ import polars as pl
 
 from headrace.kernel.boundary import TopicPartition
 from headrace.kernel.clock import Clock
-from hybrid_source.stages import BEFORE_ALL
+from hybrid_source.source_values import BEFORE_ALL
 
 
 def row_watermarks(

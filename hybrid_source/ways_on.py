@@ -13,7 +13,7 @@ from headrace.kernel.protocols import ReadRequest
 from hybrid_source.history_sequence import last_stage
 from hybrid_source.hybrid_position import HybridPosition
 from hybrid_source.lake_versions import LakeVersions, NewerVersion
-from hybrid_source.stages import OpenTail, TailStage
+from hybrid_source.tail_protocols import OpenTail, TailStage
 
 if TYPE_CHECKING:
     from hybrid_source.hybrid import HybridSource
@@ -137,7 +137,7 @@ class WaysOn:
 def open_tail(
     tail: TailStage, request: ReadRequest, at: HybridPosition, live: Collection[TopicPartition] | None = None
 ) -> OpenTail:
-    """The tail at a position, as far as the run goes; see :meth:`hybrid_source.stages.TailStage.open`."""
+    """The tail at a position, as far as the run goes; see :meth:`hybrid_source.tail_protocols.TailStage.open`."""
     return tail.open(request, at.tail, at.watermark, live, None if at.bound is None else at.bound.ends)
 
 

@@ -12,8 +12,8 @@ import polars as pl
 
 from headrace.kafka import KafkaCluster
 from headrace.kernel.protocols import ReadRequest
-from hybrid_source.stages import OpenTail, TailBatch
 from hybrid_source.tail import KafkaTail
+from hybrid_source.tail_protocols import OpenTail, TailBatch
 from hybrid_source.tail_topics import TopicChoice, TopicList
 from tests.kafka import KafkaHelper
 

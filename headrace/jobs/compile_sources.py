@@ -36,7 +36,8 @@ from hybrid_source.history import History
 from hybrid_source.history_sequence import HistorySequence
 from hybrid_source.history_stage import LakeHistory
 from hybrid_source.hybrid import EventTime, HandoverPolicy, HybridSource
-from hybrid_source.iceberg_history import changed_between, newer_pin, open_iceberg
+from hybrid_source.iceberg_history import open_iceberg
+from hybrid_source.iceberg_versions import changed_between, newer_pin
 from hybrid_source.parquet_history import open_parquet
 from hybrid_source.splits import SplitTarget
 from hybrid_source.table_source import TableSource

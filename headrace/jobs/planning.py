@@ -34,11 +34,11 @@ from headrace.runtime.state_fit import refuse_changed
 from headrace.state.checkpoint import CheckpointStore
 from headrace.state.records import Checkpoint
 from headrace.state.stores import open_store
+from hybrid_source.history_protocols import OpenHistory
 from hybrid_source.history_sequence import OpenHistorySequence
 from hybrid_source.history_stage import OpenLakeHistory
 from hybrid_source.hybrid import HybridPosition, HybridSource
 from hybrid_source.resolution import Resolution
-from hybrid_source.stages import OpenHistory
 from hybrid_source.table_source import TableSource
 from hybrid_source.tail_position import TailPosition
 

@@ -13,8 +13,8 @@ from headrace.jobs.plan import HistoryPlan, SnapshotPlan, SourcePlan, TableTailP
 from headrace.jobs.spec import History, TableHistory
 from headrace.kernel.protocols import Json, ReadRequest
 from hybrid_source.history import HistoryPlan as PlannedHistory
-from hybrid_source.iceberg_history import newer_snapshots
 from hybrid_source.iceberg_increments import is_change, operation
+from hybrid_source.iceberg_versions import newer_snapshots
 from hybrid_source.table_position import TablePosition
 from hybrid_source.table_source import TableSource
 

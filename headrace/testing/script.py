@@ -13,7 +13,7 @@ from headrace.kernel.boundary import TopicPartition
 from headrace.testing.clock import ManualClock
 from hybrid_source.gaps import Gap, gap_error
 from hybrid_source.hybrid import HandoverPolicy
-from hybrid_source.stages import EventTime
+from hybrid_source.source_values import EventTime
 from hybrid_source.tail_offsets import OnGap
 
 TOPIC = "scripted"

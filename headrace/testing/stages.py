@@ -14,15 +14,11 @@ from headrace.kernel.clock import Clock
 from headrace.kernel.protocols import Json, ReadRequest
 from headrace.testing.script import TOPIC, Cut, Script, ScriptedLog, World
 from headrace.testing.tail_stage import ScriptedTail, asked, scripted_watermark
+from hybrid_source.history_protocols import HistoryBatch, LaterRows
 from hybrid_source.hybrid import HybridSource
 from hybrid_source.lake_tail import LakeTail, Wanted, Window
 from hybrid_source.resolution import OffsetNames, Resolution
-from hybrid_source.stages import (
-    END_OF_HISTORY,
-    EventTime,
-    HistoryBatch,
-    LaterRows,
-)
+from hybrid_source.source_values import END_OF_HISTORY, EventTime
 from hybrid_source.tail_position import TailPosition
 
 
@@ -48,7 +44,10 @@ def source_of(world: World) -> HybridSource:
 
 @dataclass(frozen=True, slots=True)
 class ScriptedHistory:
-    """See :class:`hybrid_source.stages.LakeStage`. A pin is ``{"version"}``, with ``since`` for an increment."""
+    """See :class:`hybrid_source.history_protocols.LakeStage`.
+
+    A pin is ``{"version"}``, with ``since`` for an increment.
+    """
 
     world: World
 
@@ -181,7 +180,7 @@ class ScriptedHistory:
 
 
 class OpenScriptedHistory:
-    """See :class:`hybrid_source.stages.OpenHistory`."""
+    """See :class:`hybrid_source.history_protocols.OpenHistory`."""
 
     def __init__(self, world: World, request: ReadRequest, frames: Sequence[pl.DataFrame]) -> None:
         self._world = world

@@ -16,15 +16,16 @@ from headrace.kernel.protocols import Json, ReadRequest
 from headrace.kernel.until import Until
 from headrace.testing.script import Cut, ScriptedLog, World
 from hybrid_source.gaps import gaps_of
-from hybrid_source.stages import Begins, Expiry, TailBatch, TopicIdentity
+from hybrid_source.source_values import TopicIdentity
 from hybrid_source.tail_offsets import skipped
 from hybrid_source.tail_position import PartitionState, TailPosition
+from hybrid_source.tail_protocols import Begins, Expiry, TailBatch
 from hybrid_source.tail_watermark import TailWatermark
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptedTail:
-    """See :class:`hybrid_source.stages.TailStage`."""
+    """See :class:`hybrid_source.tail_protocols.TailStage`."""
 
     world: World
     fails: bool = False
@@ -112,7 +113,7 @@ class ScriptedTail:
 
 
 class OpenScriptedTail:
-    """See :class:`hybrid_source.stages.OpenTail`. One without ends ends with the log."""
+    """See :class:`hybrid_source.tail_protocols.OpenTail`. One without ends ends with the log."""
 
     def __init__(
         self,

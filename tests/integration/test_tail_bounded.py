@@ -14,7 +14,7 @@ from headrace.kernel.errors import UnavailableError
 from headrace.kernel.protocols import ReadRequest
 from headrace.kernel.until import Until
 from headrace.testing import ManualClock
-from hybrid_source.stages import EventTime
+from hybrid_source.source_values import EventTime
 from infra.dev.process import wait_until
 from tests.kafka import KafkaHelper
 from tests.tail import (

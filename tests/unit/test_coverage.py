@@ -2,7 +2,7 @@
 
 from headrace.kernel.boundary import Boundary, PartitionRange, TopicBoundary, TopicPartition
 from hybrid_source.coverage import coverage
-from hybrid_source.stages import TopicIdentity
+from hybrid_source.source_values import TopicIdentity
 from hybrid_source.tail_position import LostRange, PartitionState, TailPosition
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)

@@ -32,8 +32,8 @@ from headrace.kernel.errors import IdentityError, NotFoundError, SnapshotGoneErr
 from hybrid_source.history import HistoryQuery, Trim
 from hybrid_source.iceberg_history import open_iceberg
 from hybrid_source.iceberg_scan import IcebergScanner
+from hybrid_source.source_values import END_OF_HISTORY
 from hybrid_source.splits import DeleteFile, HistoryFile, Split, SplitTarget
-from hybrid_source.stages import END_OF_HISTORY
 from tests.history_tables import (
     add_deletes,
     append,

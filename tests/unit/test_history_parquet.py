@@ -15,8 +15,8 @@ from headrace.kernel.errors import NotFoundError, SchemaError, SnapshotGoneError
 from hybrid_source import parquet_listing
 from hybrid_source.history import HistoryQuery
 from hybrid_source.parquet_history import open_parquet
+from hybrid_source.source_values import END_OF_HISTORY
 from hybrid_source.splits import SplitTarget
-from hybrid_source.stages import END_OF_HISTORY
 from tests.history_tables import collect
 
 NEW_YEAR = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)

@@ -24,9 +24,9 @@ from hybrid_source.boundary import BoundaryContext, NamedColumns
 from hybrid_source.history_sequence import HistorySequence, not_older
 from hybrid_source.history_stage import LakeHistory
 from hybrid_source.parquet_history import ParquetHistory, open_parquet
-from hybrid_source.resolution import OffsetNames
+from hybrid_source.resolution import OffsetNames, Resolution
+from hybrid_source.source_values import END_OF_HISTORY
 from hybrid_source.splits import SplitTarget
-from hybrid_source.stages import END_OF_HISTORY, Resolution
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,13 +17,13 @@ from headrace.testing.script import Script, ScriptedLog, World
 from headrace.testing.stages import ScriptedTail, source_of
 from hybrid_source.handover_policy import HandoverPolicy
 from hybrid_source.hybrid_watermark import TailStartTimes
-from hybrid_source.stages import END_OF_HISTORY, EventTime
+from hybrid_source.source_values import END_OF_HISTORY, EventTime
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headrace.kernel.protocols import Json
-    from hybrid_source.stages import Begins
+    from hybrid_source.tail_protocols import Begins
 
 SECOND = 1_000_000
 IDLE = 3 * SECOND

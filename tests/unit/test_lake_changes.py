@@ -9,7 +9,8 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
-from hybrid_source.iceberg_history import changed_between, open_iceberg
+from hybrid_source.iceberg_history import open_iceberg
+from hybrid_source.iceberg_versions import changed_between
 from tests.history_tables import append, arrow, open_catalog
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from hybrid_source.lake_versions import NewerVersion, reach
 from hybrid_source.parquet_history import open_parquet
 from hybrid_source.pending import PendingPartitions
 from hybrid_source.resolution import Resolution
+from hybrid_source.source_values import EventTime
 from hybrid_source.splits import HistoryFile, SplitTarget
-from hybrid_source.stages import EventTime
 from hybrid_source.tail_position import PartitionState, TailPosition
 from hybrid_source.tail_watermark import TailWatermark
 

@@ -15,7 +15,7 @@ from headrace.kernel.protocols import ReadRequest
 from headrace.testing.script import Script, ScriptedLog
 from headrace.testing.stages import scripted_source
 from hybrid_source.read_ahead import ReadAhead
-from hybrid_source.stages import EventTime
+from hybrid_source.source_values import EventTime
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -19,7 +19,8 @@ from headrace.testing.stages import scripted_source
 from hybrid_source.handover_policy import HandoverPolicy
 from hybrid_source.hybrid_reader import HybridReader
 from hybrid_source.retention_watch import EVERY_S, RetentionWatch
-from hybrid_source.stages import EventTime, Expiry
+from hybrid_source.source_values import EventTime
+from hybrid_source.tail_protocols import Expiry
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 PERIOD_US = int(EVERY_S * 1e6)

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.kernel.errors import InternalError
+from hybrid_source.source_values import END_OF_HISTORY
 from hybrid_source.splits import END_CURSOR, NO_EVENT_TIME, DeleteFile, HistoryFile, Split, SplitPlan, SplitTarget
-from hybrid_source.stages import END_OF_HISTORY
 
 GROUP = 10
 DELETES = DeleteFile("d", vector=False)

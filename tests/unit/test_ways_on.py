@@ -25,7 +25,7 @@ from hybrid_source.hybrid_watermark import TailStartTimes
 from hybrid_source.lake_versions import NewerVersion
 from hybrid_source.resolution import OffsetNames, Resolution
 from hybrid_source.run_ends import RunEnds
-from hybrid_source.stages import EventTime
+from hybrid_source.source_values import EventTime
 
 if TYPE_CHECKING:
     from pathlib import Path
