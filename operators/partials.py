@@ -139,15 +139,25 @@ def is_linear(name: str) -> bool:
     return name.partition(":")[0] in {"rows", "count", "sum", "coarse", "fine", "beyond"}
 
 
+def contribution(name: str, built: pl.Expr) -> pl.Expr:
+    """What a row contributes to a state column, of the columns that are computed of it (:class:`Build`).
+
+    Of linear ones the summand, never null; of others the value, which may be.
+    """
+    if name == ROWS:
+        return pl.lit(1, pl.Int64)
+    if name.startswith("count:"):
+        return pl.col(*built.meta.root_names()).is_not_null().cast(pl.Int64)
+    if not is_linear(name):
+        return pl.col(name)
+    (value,) = built.meta.pop()
+    return value.fill_null(0)
+
+
 def weighted(name: str, built: pl.Expr) -> pl.Expr:
     """What builds a linear state column, over rows that count as often as they weigh (``_weight``)."""
     weight = pl.col(columns.WEIGHT)
-    if name == ROWS:
-        return weight.sum()
-    if name.startswith("count:"):
-        return (weight * pl.col(*built.meta.root_names()).is_not_null().cast(columns.WEIGHT_TYPE)).sum()
-    (value,) = built.meta.pop()
-    return (weight * value).sum()
+    return weight.sum() if name == ROWS else (weight * contribution(name, built)).sum()
 
 
 def reductions(names: Iterable[str]) -> list[pl.Expr]:

@@ -194,6 +194,24 @@ class Job:
         """Keep the first ``n`` rows of each key so far, as a changelog."""
         return self._step({"running_top": _given(n=n, order_by=order_by, by=by, rank=rank)}, id, from_)
 
+    def over(
+        self,
+        compute: Mapping[str, str | Aggregate],
+        *,
+        by: str | Sequence[str] | None = None,
+        rows: int | str | None = None,
+        range: DurationLike | None = None,
+        ttl: DurationLike | None = None,
+        allowed_lateness: DurationLike | None = None,
+        id: str | None = None,
+        from_: str | None = None,
+    ) -> Job:
+        """Add what is computed of the rows of a key up to each row, e.g. ``{"total": "sum(x)"}``."""
+        wanted = _given(
+            compute=dict(compute), by=by, rows=rows, range=range, ttl=ttl, allowed_lateness=allowed_lateness
+        )
+        return self._step({"over": wanted}, id, from_)
+
     def lookup(
         self,
         table: str,

@@ -12,6 +12,7 @@ from headrace.jobs.config import Config
 from headrace.jobs.graph import StepNode
 from headrace.jobs.spec_custom import CustomStep
 from headrace.jobs.spec_joins import JoinStep
+from headrace.jobs.spec_over import OverStep
 from headrace.jobs.spec_steps import (
     AggregateStep,
     CumulatingSpec,
@@ -45,6 +46,7 @@ from operators.early_window import EarlyWindow
 from operators.keyed_aggregate import KeyedAggregate
 from operators.lookup import LookupJoin
 from operators.nested import Explode, Unnest
+from operators.over import Over
 from operators.processing_window import PROCESSING_TIME, ProcessingTimeWindow
 from operators.refreshed_lookup import RefreshedLookup
 from operators.running_top import RunningTop
@@ -90,6 +92,9 @@ def _timed(node_id: str, step: TimedStep, event_time: str | None, *, revised: bo
     if isinstance(step, DedupStep):
         spec = step.dedup
         return Dedup(node_id, event_time, spec.by, spec.keep, spec.ttl, spec.allowed_lateness)
+    if isinstance(step, OverStep):
+        over = step.over
+        return Over(node_id, event_time, over.compute, over.by, over.frame, over.ttl, over.allowed_lateness)
     if isinstance(step, TopStep):
         top = step.top
         return TopN(node_id, event_time, top.n, top.order, top.by, top.tumbling, top.rank, top.allowed_lateness)

@@ -53,6 +53,7 @@ def _check_changes(spec: JobSpec, graph: JobGraph, node: StepNode) -> None:
     cures = {
         "dedup": "use a step running_top with n: 1, which follows its input",
         "top": "use a step running_top, which follows its input",
+        "over": "put it before the step that gives the changelog, or aggregate in windows",
     }
     raise spec.problem(
         *node.path,

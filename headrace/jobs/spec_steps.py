@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag
 from headrace.jobs.spec_base import Node, SpecModel, by_key
 from headrace.jobs.spec_custom import CustomStep
 from headrace.jobs.spec_joins import JoinStep
+from headrace.jobs.spec_over import OverStep
 from headrace.jobs.values import (
     AggregateExpression,
     AnyNumber,
@@ -34,6 +35,7 @@ STEP_KINDS: Final = (
     "window",
     "aggregate",
     "running_top",
+    "over",
     "custom",
 )
 """The keys that make a step."""
@@ -337,13 +339,14 @@ Step = Annotated[
     | Annotated[WindowStep, Tag("@window")]
     | Annotated[AggregateStep, Tag("@aggregate")]
     | Annotated[RunningTopStep, Tag("@running_top")]
+    | Annotated[OverStep, Tag("@over")]
     | Annotated[CustomStep, Tag("@custom")],
     by_key(*STEP_KINDS),
 ]
 StatelessStep: TypeAlias = (
     FilterStep | WithColumnsStep | SelectStep | DropStep | ExplodeStep | UnnestStep | UnionStep | LookupStep
 )
-TimedStep: TypeAlias = DedupStep | TopStep | WindowStep
+TimedStep: TypeAlias = DedupStep | TopStep | WindowStep | OverStep
 """Steps that hold rows until the watermark has passed; late rows leave them through the port ``late``."""
 RunningStep: TypeAlias = AggregateStep | RunningTopStep
 """Steps that give out what holds so far, as a changelog."""

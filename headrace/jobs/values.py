@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import polars as pl
 from annotated_types import Len
@@ -17,6 +17,7 @@ from headrace.kernel.errors import SpecError
 from operators.aggregate_text import aggregate
 from operators.aggregates import Aggregate
 from operators.expressions import row_expression
+from operators.over_functions import over_function
 
 _HERE: Final = "here"
 """Stands for the place of an expression, which the caller of the model knows."""
@@ -153,6 +154,54 @@ AggregateExpression = Annotated[
     WithJsonSchema({"type": "string", "minLength": 1, "examples": ["count(*)", "sum(price * quantity)"]}),
 ]
 """An aggregate in SQL, or in Python jobs one of :mod:`operators.aggregates`."""
+
+
+def _over_function(value: Any) -> str | Aggregate:
+    if not isinstance(value, str | Aggregate):
+        raise _wrong("aggregate", f"{value!r} is nothing that can be computed; write for example sum(amount) or lag(x)")
+    try:
+        over_function(value, _HERE)
+    except SpecError as error:
+        raise _wrong_sql(error) from error
+    return value
+
+
+OverExpression = Annotated[
+    str | Aggregate,
+    PlainValidator(_over_function),
+    PlainSerializer(_aggregate_text, return_type=str),
+    WithJsonSchema({"type": "string", "minLength": 1, "examples": ["sum(x)", "lag(x, 1, 0)", "row_number()"]}),
+]
+"""What a step ``over`` computes, in SQL: an aggregate, or ``lag``, ``first_value``, ``last_value``, ``row_number`` …"""
+
+UNBOUNDED: Final = "unbounded"
+
+
+def _rows_before(value: Any) -> int | str:
+    if value == UNBOUNDED or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
+        return UNBOUNDED if value == UNBOUNDED else int(value)
+    raise _wrong("rows", f"{value!r} is no number of rows before; write 0 or more, or unbounded")
+
+
+RowsBefore = Annotated[
+    int | Literal["unbounded"],
+    PlainValidator(_rows_before),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, {"const": UNBOUNDED}]}),
+]
+"""How many rows before a row; or all."""
+
+
+def _time_before(value: Any) -> int | str:
+    return UNBOUNDED if value == UNBOUNDED else _duration(value)
+
+
+TimeBefore = Annotated[
+    int | Literal["unbounded"],
+    PlainValidator(_time_before),
+    PlainSerializer(lambda us: us if us == UNBOUNDED else format_duration_us(us), return_type=str),
+    WithJsonSchema({"type": "string", "examples": ["1h", UNBOUNDED]}),
+]
+"""How long before a row, microseconds; or any time."""
 
 
 def _column_type(value: Any) -> str:
