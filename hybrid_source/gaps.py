@@ -37,8 +37,7 @@ class Gap:
             "topic": self.at.topic,
             "partition": self.at.partition,
             "wanted": self.wanted,
-            "earliest": self.earliest,
-            "latest": self.latest,
+            "available": [self.earliest, self.latest],
         }
 
 
@@ -58,8 +57,13 @@ def gap_error(gaps: Sequence[Gap]) -> GapError:
 def gaps_of(error: GapError) -> Sequence[Gap]:
     """The gaps that an error of :func:`gap_error` stands for; none where it stands for something else."""
     found = error.context
-    named = [found, *found.get("others", ())] if "earliest" in found else []
-    return [
-        Gap(TopicPartition(one["topic"], one["partition"]), one["wanted"], one["earliest"], one["latest"])
-        for one in named
-    ]
+    named = [found, *found.get("others", ())] if "available" in found and "needed" not in found else []
+    return [Gap(TopicPartition(one["topic"], one["partition"]), one["wanted"], *one["available"]) for one in named]
+
+
+def looked_for(gap: GapError, found: str) -> GapError:
+    """A gap that the lake does not close, with what was found there."""
+    if "lake" not in gap.context:
+        gap.detail = f"{gap.detail}; looked for in the lake: {found}"
+        gap.context = {**gap.context, "lake": found}
+    return gap

@@ -19,7 +19,7 @@ from headrace.kernel.protocols import Json, ReadRequest
 from hybrid_source.history_protocols import HistoryBatch, LakeStage, LaterRows, OpenHistory
 from hybrid_source.resolution import OffsetNames, Resolution
 from hybrid_source.source_values import END_OF_HISTORY
-from hybrid_source.stage_overlap import STAGES_NOT_IN_ORDER, StagePart, check_same_records
+from hybrid_source.stage_overlap import ORDER, STAGES_NOT_IN_ORDER, StagePart, check_same_records
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +178,8 @@ def _out_of_order(
         + (f": topic {at.topic}," if at.topic else ":")
         + f" partition {at.partition}",
         detail=f"stage {old[0]} holds offsets {old[1].start} to {old[1].next - 1}, and stage {new[0]} offsets "
-        f"{new[1].start} to {new[1].next - 1}; rows from {new[1].start} on would be taken for doubled, and left out",
+        f"{new[1].start} to {new[1].next - 1}; rows from {new[1].start} on would be taken for doubled, and left out; "
+        f"rule tried: {ORDER}",
         hint="if the earlier stage is of a former incarnation of the topic or of another cluster, leave the offset "
         "columns out of its files, or let the table's record say so (headrace boundary reset); if the later stage "
         "holds all its rows, leave the earlier one out",
@@ -187,7 +188,9 @@ def _out_of_order(
             "topic": at.topic,
             "partition": at.partition,
             "stages": [old[0], new[0]],
-            "offsets": [[old[1].start, old[1].next], [new[1].start, new[1].next]],
+            "wanted": [old[1].start, old[1].next],
+            "available": [new[1].start, new[1].next],
+            "rule": ORDER,
         },
     )
 

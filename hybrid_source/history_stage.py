@@ -241,6 +241,7 @@ def joined(found: Mapping[str, Resolution]) -> Resolution:
             f"the boundaries of topics {', '.join(sorted(found))} are of different clusters",
             detail=", ".join(f"{topic}: cluster {one.boundary.cluster}" for topic, one in sorted(found.items())),
             hint="read the topics of each cluster as a source of their own",
+            context={"topic": sorted(found), "wanted": "one cluster", "available": sorted(clusters - {None}, key=str)},
         )
     topics = {topic: one.boundary.topics.get(topic, TopicBoundary({})) for topic, one in found.items()}
     first = next(iter(found.values()))
@@ -276,6 +277,7 @@ def _columns_of_all(found: Mapping[str, Resolution]) -> OffsetNames | None:
         detail=f"offset columns by topic: {said}",
         hint="read each topic as a source of its own, or name the column that holds the topic (boundary: {columns: "
         "{partition: p, offset: o, topic: t}})",
+        context={"topic": sorted(found), "wanted": "a topic column", "available": said},
     )
 
 

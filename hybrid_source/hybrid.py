@@ -16,6 +16,7 @@ from headrace.kernel.clock import Clock, SystemClock
 from headrace.kernel.errors import GapError, SpecError
 from headrace.kernel.protocols import Json, Position, ReadRequest
 from headrace.kernel.until import until_text
+from hybrid_source.gaps import looked_for
 from hybrid_source.handover_policy import HandoverPolicy
 from hybrid_source.history_protocols import LakeStage
 from hybrid_source.history_sequence import HistorySequence, last_stage, starts
@@ -23,7 +24,7 @@ from hybrid_source.hybrid_position import HybridPosition, LakeRead
 from hybrid_source.hybrid_reader import HybridReader
 from hybrid_source.identity import check_identities, recorded_identities
 from hybrid_source.lake_versions import LakeVersions
-from hybrid_source.resolution import Resolution, naming
+from hybrid_source.resolution import TAIL_ALONE, Resolution, naming
 from hybrid_source.run_ends import Offsets, RunEnds
 from hybrid_source.source_values import EventTime, TopicIdentity
 from hybrid_source.tail_protocols import TailStage
@@ -59,6 +60,10 @@ class HybridSource:
     def open(self, request: ReadRequest, position: Position | None) -> HybridReader:
         """See :meth:`headrace.kernel.protocols.Source.open`."""
         at = HybridPosition.from_json(position) if position is not None else self.plan()
+        with naming(lambda: at.decided):
+            return self._opened(at, request, position)
+
+    def _opened(self, at: HybridPosition, request: ReadRequest, position: Position | None) -> HybridReader:
         if position is not None and self.tail is not None:
             if at.tail is None:
                 raise SpecError(
@@ -128,11 +133,11 @@ class HybridSource:
         resolution = None
         if self.history is not None:
             resolution = self.history.resolve(pin, tuple(identities))
-            with naming(resolution):
+            with naming(lambda: resolution):
                 check_identities(recorded_identities(resolution.boundary), identities)
             if self.policy.as_live and resolution.boundary.ranges:
                 return self._planned_as_live(self.tail, pin, resolution, identities)
-        with naming(resolution):
+        with naming(lambda: resolution or TAIL_ALONE):
             tail = self._tail_start(self.tail, pin, resolution, identities)
         return HybridPosition(
             "history" if self.history else "tail",
@@ -157,11 +162,12 @@ class HybridSource:
             try:
                 strict.verify(start)
             except GapError as gap:
-                newer = LakeVersions(self.lake, identities, resolution).beyond(since, tail.offsets(start))
+                versions = LakeVersions(self.lake, identities, resolution)
+                newer = versions.beyond(since, tail.offsets(start))
                 left = gap if newer is None else newer.leaves(gap)
                 if left is None:
                     return start
-                start = tail.skip(start, left)
+                start = tail.skip(start, looked_for(left, versions.found))
             else:
                 return start
 

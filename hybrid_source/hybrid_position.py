@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 from headrace.kernel.boundary import TopicPartition, flat, nested
 from headrace.kernel.errors import InternalError
 from headrace.kernel.protocols import Json, Position
-from hybrid_source.resolution import Resolution
+from hybrid_source.resolution import TAIL_ALONE, Resolution
 from hybrid_source.run_ends import Offsets, RunEnds
 from hybrid_source.source_values import TopicIdentity
 
@@ -108,6 +108,13 @@ class HybridPosition:
     lake: LakeRead | None = None
     switches: Sequence[Switch] = ()
     bound: RunEnds | None = None
+
+    @property
+    def decided(self) -> Resolution | None:
+        """What decided of the offsets that are read now; None for a history alone."""
+        if self.lake is not None:
+            return self.lake.resolution
+        return TAIL_ALONE if self.resolution is None and self.tail is not None else self.resolution
 
     def switched(self, switch: Switch) -> HybridPosition:
         """The position with one more passage in its list."""

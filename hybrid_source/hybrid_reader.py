@@ -15,25 +15,27 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from headrace.kernel.boundary import Boundary, TopicPartition
-from headrace.kernel.errors import GapError, InternalError, SpecError
+from headrace.kernel.errors import GapError
 from headrace.kernel.protocols import Batch, Json, Position, ReadRequest
 from hybrid_source.coverage import coverage
 from hybrid_source.dead_letters import undecodable
 from hybrid_source.handover_policy import HandoverPolicy
 from hybrid_source.history_protocols import HistoryBatch, OpenHistory
 from hybrid_source.hybrid_batches import Batches, Pace, progress
+from hybrid_source.hybrid_opening import open_history, open_lake, open_tail, wanted_tail
 from hybrid_source.hybrid_passages import into_increment, into_lake, into_topic
 from hybrid_source.hybrid_position import HybridPosition, LakeRead, SwitchKind
 from hybrid_source.hybrid_watermark import TailStartTimes, raised
 from hybrid_source.lag_watch import LagWatch
 from hybrid_source.lake_versions import NewerVersion, reach
 from hybrid_source.read_ahead import ReadAhead, Taken, read_ahead
+from hybrid_source.resolution import naming
 from hybrid_source.retention_watch import EVERY_S, RetentionWatch
 from hybrid_source.run_ends import Offsets
 from hybrid_source.source_values import BEFORE_ALL, END_OF_HISTORY
 from hybrid_source.tail_position import TailPosition
 from hybrid_source.tail_protocols import OpenTail, Replay, TailStage
-from hybrid_source.ways_on import Way, WaysOn, open_tail, wanted_tail
+from hybrid_source.ways_on import Way, WaysOn
 
 if TYPE_CHECKING:
     from hybrid_source.hybrid import HybridSource
@@ -78,6 +80,10 @@ class HybridReader:
 
     def poll(self, timeout: float) -> Batch | None:
         """See :meth:`headrace.kernel.protocols.SourceReader.poll`."""
+        with naming(lambda: self._at.decided):
+            return self._poll(timeout)
+
+    def _poll(self, timeout: float) -> Batch | None:
         if self._watch is not None:
             self._look_at_retention(self._watch)
         if self._at.phase == "history":
@@ -127,12 +133,7 @@ class HybridReader:
     # ------------------------------------------------------------------------------------------------------- history
 
     def _open_history(self) -> None:
-        if self._source.history is None:
-            raise SpecError(
-                f"source {self._source.name!r} is in its history by the checkpoint, but the job names no history",
-                hint="restore the job's history, or give the job another uid",
-            )
-        self._history = self._source.history.open(self._request, self._at.pin, self._at.resolution)
+        self._history = open_history(self._source, self._request, self._at)
         self._pace = Pace(self._history, self._at.cursor, self._clock)
         self._splits.close()
         self._splits = read_ahead(self._history.read(self._at.cursor), self._request, self._source.concurrency)
@@ -339,27 +340,8 @@ class HybridReader:
         self._open_lake(LakeRead(newer.pin, newer.resolution, kind))
 
     def _open_lake(self, read: LakeRead) -> None:
-        lake = self._source.lake
-        if lake is None:
-            raise SpecError(
-                f"source {self._source.name!r} reads from its table by the checkpoint, but the job names no history",
-                hint="restore the job's history, or give the job another uid",
-            )
-        columns = read.resolution.columns
-        if columns is None:
-            raise InternalError(f"source {self._source.name!r} reads rows by offsets that they do not carry")
-        ends = reach(read.resolution, self._nexts)
         self._starts = self._start_times(raises=False)
-        self._replay = lake.replay(
-            self._request,
-            read.pin,
-            columns,
-            self._at.tail,
-            ends if self._at.bound is None else self._at.bound.within(ends),
-            time=self._source.event_time,
-            floor=self._at.watermark,
-            clock=self._clock,
-        )
+        self._replay = open_lake(self._source, self._request, self._at, read)
 
     def _poll_lake(self, replay: Replay) -> Batch | None:
         if self._starts is not None:

@@ -99,7 +99,7 @@ def between(table: Table, name: str, since: int | None, to: Snapshot) -> tuple[S
         detail="the table was rolled back or replaced after that snapshot had been read",
         hint="roll the table forward again, or start the job afresh under a new uid",
         code=NOT_AN_ANCESTOR,
-        context={"table": name, "since": str(since), "snapshot_id": str(to.snapshot_id)},
+        context={"table": name, "wanted": str(since), "available": str(to.snapshot_id)},
     )
 
 
@@ -205,5 +205,5 @@ def _expired(name: str, since: int | None, to: Snapshot) -> SnapshotGoneError:
         detail=f"no known line of snapshots leads from {since} to {to.snapshot_id}",
         hint="keep snapshots at least as long as a job may be down (history.expire.max-snapshot-age-ms), "
         "then start the job afresh",
-        context={"table": name, "since": str(since), "snapshot_id": str(to.snapshot_id)},
+        context={"table": name, "wanted": str(since), "available": str(to.snapshot_id)},
     )

@@ -26,7 +26,7 @@ def check_table(table: Table, name: str, pin: Json) -> None:
             f"table {name} is not the one this job began with",
             detail=f"recorded uuid {pin['table_uuid']}, found {uuid}",
             hint="start the job afresh under a new uid, or restore the old table",
-            context={"table": name, "recorded": pin["table_uuid"], "found": uuid},
+            context={"table": name, "wanted": pin["table_uuid"], "available": uuid},
         )
 
 
@@ -41,17 +41,19 @@ def pinned_snapshot(table: Table, name: str, pin: Json) -> Snapshot | None:
     pinned = pin["snapshot_id"]
     snapshot = table.metadata.snapshot_by_id(pinned) if pinned is not None else None
     if pinned is not None and snapshot is None:
-        raise snapshot_gone(name, pinned)
+        raise snapshot_gone(name, pinned, known=_latest(table))
     return snapshot
 
 
-def snapshot_gone(name: str, snapshot_id: int | None, file: str = "") -> SnapshotGoneError:
-    """The error for a pinned snapshot that has been expired, or lost a file."""
+def snapshot_gone(name: str, snapshot_id: int | None, file: str = "", known: str = "") -> SnapshotGoneError:
+    """The error for a pinned snapshot that has been expired, or lost a file; ``known`` are those that are left."""
+    missing = f"missing file: {file}" if file else "the table's metadata no longer holds it; its latest snapshots: "
     return SnapshotGoneError(
         f"snapshot {snapshot_id} of table {name} is no longer available",
-        detail=f"missing file: {file}" if file else "the table's metadata no longer holds it",
+        detail=missing if file else missing + (known or "none"),
         hint="keep snapshots at least as long as a job needs them (a tag), then start the job afresh",
-        context={"table": name, "snapshot_id": str(snapshot_id), "file": file},
+        context={"table": name, "snapshot_id": str(snapshot_id), "wanted": file or str(snapshot_id)}
+        | ({"file": file} if file else {"available": known}),
     )
 
 
@@ -65,11 +67,16 @@ def chosen_snapshot(table: Table, name: str, snapshot_id: int | None) -> Snapsho
         return table.current_snapshot()
     found = table.metadata.snapshot_by_id(snapshot_id)
     if found is None:
-        known = ", ".join(str(snapshot.snapshot_id) for snapshot in table.metadata.snapshots[-5:])
+        known = _latest(table)
         raise NotFoundError(
             f"table {name} has no snapshot {snapshot_id}",
             detail=f"its latest snapshots: {known or 'none'}",
             hint="name one that the table still has, or leave snapshot out for the newest",
             code="SNAPSHOT_NOT_FOUND",
+            context={"table": name, "wanted": str(snapshot_id), "available": known},
         )
     return found
+
+
+def _latest(table: Table) -> str:
+    return ", ".join(str(snapshot.snapshot_id) for snapshot in table.metadata.snapshots[-5:])

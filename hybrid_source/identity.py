@@ -27,7 +27,7 @@ def check_identities(recorded: Mapping[str, TopicIdentity], now: Mapping[str, To
                 f"recorded offsets are of topic {name!r}, the job reads {', '.join(map(repr, now))}",
                 hint="restore the job's topic, or give the job another uid to read the others from their start",
                 code="TOPIC_CHANGED",
-                context={"recorded": name, "found": list(now)},
+                context={"topic": name, "wanted": name, "available": list(now)},
             )
         _check_identity(topic, now[name])
 
@@ -44,5 +44,5 @@ def _check_identity(recorded: TopicIdentity, now: TopicIdentity) -> None:
                 hint="recorded offsets mean nothing in a recreated topic or another cluster; start the job under a new "
                 "uid, and reset the table's boundary with `headrace boundary reset`",
                 code="TOPIC_RECREATED",
-                context={"topic": now.topic, "recorded": then, "found": found},
+                context={"topic": now.topic, "wanted": then, "available": found},
             )

@@ -13,7 +13,7 @@ from headrace.kernel.protocols import Json
 from hybrid_source.gaps import gap_error, gaps_of
 from hybrid_source.history_protocols import LakeStage
 from hybrid_source.identity import check_identities, recorded_identities
-from hybrid_source.resolution import Resolution
+from hybrid_source.resolution import Resolution, naming
 from hybrid_source.run_ends import Offsets, RunEnds
 from hybrid_source.source_values import TopicIdentity
 
@@ -90,6 +90,8 @@ class LakeVersions:
         self._bound = bound
         self._identities = identities
         self._known = known
+        self.found = "nothing newer"
+        """What the last look found, for people: why it gave no version, or how far the one goes that it gave."""
 
     def beyond(self, since: Json, nexts: Offsets) -> NewerVersion | None:
         """The newest version, if it leads beyond a position, its rows carry offsets, and rows were only added.
@@ -106,7 +108,8 @@ class LakeVersions:
         found = self._found(newest, nexts, increment=False)
         changed = self._lake.changed(since, newest) if found is not None else ""
         if changed:
-            logger.warning("the newest snapshot is not read in the place of the topic: %s", changed)
+            self.found = f"the newest snapshot is not read in the place of the topic: {changed}"
+            logger.warning("%s", self.found)
             return None
         return found
 
@@ -120,6 +123,7 @@ class LakeVersions:
         try:
             pin = self._lake.newer(since)
         except (DataError, SnapshotGoneError) as error:
+            self.found = f"newer snapshots cannot be read as an increment: {error.message}"
             logger.warning("newer snapshots cannot be read as an increment: %s", error)
             return None
         return None if pin is None else self._found(pin, nexts, increment=True)
@@ -131,15 +135,25 @@ class LakeVersions:
     def _found(self, pin: Json, nexts: Offsets, *, increment: bool) -> NewerVersion | None:
         try:
             resolution = self._lake.resolve(pin, self._topics)
-        except BoundaryError as error:
+        except (BoundaryError, GapError) as error:
+            self.found = f"the newest snapshot gives no boundary: {error.message}"
             logger.warning("the newest snapshot gives no boundary: %s", error)
             return None
         if resolution.rule != self._known.rule and self._known.boundary.ranges:
+            self.found = (
+                f"the newest snapshot has a boundary by rule {resolution.rule!r}, which cannot be compared with one by "
+                f"rule {self._known.rule!r}"
+            )
             return None
-        if not increment and self._lake.refuses_replay(resolution):
+        refused = "" if increment else self._lake.refuses_replay(resolution)
+        if refused:
+            self.found = f"the table cannot stand in for the topic: {refused}"
             return None
-        check_identities(recorded_identities(resolution.boundary), self._identities)
+        with naming(lambda: resolution):
+            check_identities(recorded_identities(resolution.boundary), self._identities)
         ends = reach(resolution, nexts)
+        covers = ", ".join(f"{at.topic}[{at.partition}] up to {end}" for at, end in sorted(ends.items()))
+        self.found = f"the newest snapshot covers {covers or 'no wanted offset'} by rule {resolution.rule!r}"
         wanted = ends if self._bound is None else self._bound.within(ends)
         ahead = sum(max(0, end - nexts[at]) for at, end in wanted.items())
         if not ahead or (increment and not _follows(resolution, nexts)):

@@ -6,18 +6,25 @@ that are live. What has been computed is in no position until it has been taken.
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from functools import partial
-from typing import Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 import polars as pl
 
 from headrace.kernel.protocols import FirstSegment, Origin, ReadRequest
+
+logger: Final = logging.getLogger(__name__)
+
+CLOSE_S: Final = 30.0
+"""How long the end of a reading waits for scans that are under way."""
 
 
 class Readable(Protocol):
@@ -82,6 +89,7 @@ class ReadAhead(Generic[Split]):
         compute: What makes a result of the rows of a split, which are in these files. It runs for several splits at
             once, in any order. None: nothing is computed, and each split is planned when it is taken.
         concurrency: Splits that are planned, computed or waiting to be taken, at most.
+        close_s: How long :meth:`close` waits.
     """
 
     def __init__(
@@ -89,9 +97,12 @@ class ReadAhead(Generic[Split]):
         splits: Iterator[Split],
         compute: Callable[[pl.LazyFrame, Sequence[str]], object] | None = None,
         concurrency: int = 0,
+        *,
+        close_s: float = CLOSE_S,
     ) -> None:
         self._splits = splits
         self._compute = compute
+        self._close_s = close_s
         self._slots: deque[Future[Taken[Split] | None]] = deque()
         self._wanted: queue.SimpleQueue[Future[Taken[Split] | None] | None] = queue.SimpleQueue()
         self._planning = threading.Lock()
@@ -122,13 +133,20 @@ class ReadAhead(Generic[Split]):
         return found
 
     def close(self) -> None:
-        """Wait for what is being computed; what has not been taken is dropped."""
+        """Wait for what is being computed, at most ``close_s``; what has not been taken is dropped.
+
+        A scan that hangs is left behind: its thread keeps no process from ending, and nothing takes what it gives.
+        """
         for slot in self._slots:
             slot.cancel()
         for _ in self._threads:
             self._wanted.put(None)
+        deadline = time.monotonic() + self._close_s
         for thread in self._threads:
-            thread.join()
+            thread.join(max(0.0, deadline - time.monotonic()))
+        left = sum(thread.is_alive() for thread in self._threads)
+        if left:
+            logger.warning("%d splits of the history are still being read; they are dropped", left)
         self._slots.clear()
 
     def _begin_one(self) -> None:

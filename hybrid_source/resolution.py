@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import polars as pl
 
+from headrace.kafka import TOPIC_NOT_FOUND
 from headrace.kernel import columns as system
 from headrace.kernel.boundary import Boundary
-from headrace.kernel.errors import DataError
+from headrace.kernel.errors import BoundaryError, GapError, HeadraceError, IdentityError, SnapshotGoneError
 from headrace.kernel.protocols import Json
 
 Outcome = Literal["applied", "not there", "not usable", "not tried"]
@@ -125,15 +126,33 @@ class Resolution:
         )
 
 
+TAIL_ALONE: Final = Resolution(Boundary(), "tail.start", "no history: the topic is read from where the job began")
+"""What decides of the offsets of a source without a history."""
+
+_REFUSALS: Final = (BoundaryError, GapError, IdentityError, SnapshotGoneError)
+
+
 @contextmanager
-def naming(resolution: Resolution | None) -> Iterator[None]:
-    """Add the rule that a boundary came from to a refusal of its offsets; the boundary may be what is wrong."""
+def naming(decided: Callable[[], Resolution | None]) -> Iterator[None]:
+    """Add the rule that decided of the offsets to a refusal: the rule may be what is wrong.
+
+    The one place where refusals get it: while a source is planned, opened (a restored one, too) and read.
+
+    Args:
+        decided: Gives what decided of the offsets at the moment of the refusal; None: nothing did.
+    """
     try:
         yield
-    except DataError as error:
-        if resolution is None:
+    except HeadraceError as error:
+        resolution = decided()
+        told = "rule" in error.context or "tried" in error.context
+        if resolution is None or told or not (_refuses(error)):
             raise
         said = f"boundary by rule {resolution.rule!r}: {resolution.evidence}"
         error.detail = f"{error.detail}; {said}" if error.detail else said
         error.context = {**error.context, "rule": resolution.rule}
         raise
+
+
+def _refuses(error: HeadraceError) -> bool:
+    return isinstance(error, _REFUSALS) or "wanted" in error.context or error.code == TOPIC_NOT_FOUND

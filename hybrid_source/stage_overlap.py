@@ -20,6 +20,8 @@ from hybrid_source.history_protocols import LakeStage
 from hybrid_source.resolution import OffsetNames
 
 STAGES_NOT_IN_ORDER: Final = "STAGES_NOT_IN_ORDER"
+ORDER: Final = "order of the history stages"
+"""The rule that stages are held to, as refusals name it."""
 
 SAMPLE: Final = 1 << 17
 """Offsets that are looked at, at either end of what is shared, over all partitions."""
@@ -117,7 +119,7 @@ def _refusal(old: StagePart, new: StagePart, place: tuple[TopicPartition, int], 
         + (f" topic {at.topic}," if at.topic else "")
         + f" partition {at.partition}, {what.format(new=new.number)}",
         detail=f"offsets that both have are read from stage {new.number}: rows of stage {old.number} would be lost; "
-        "rule tried: a sample at either end of the offsets that they share",
+        f"rule tried: {ORDER}, by a sample at either end of the offsets that they share",
         hint="if the earlier stage is of a former incarnation of the topic or of another cluster, leave the offset "
         "columns out of its files, or let the table's record say so (headrace boundary reset); if the later stage "
         "lacks rows that it should have, restrict it with where",
@@ -127,6 +129,7 @@ def _refusal(old: StagePart, new: StagePart, place: tuple[TopicPartition, int], 
             "partition": at.partition,
             "stages": [old.number, new.number],
             "wanted": offset,
-            "offsets": spans,
+            "available": spans,
+            "rule": ORDER,
         },
     )

@@ -83,5 +83,5 @@ class Bounds:
             detail=f"waited {waited:.0f} s at last stable offset {offset} for the end {self.ends[at]}",
             hint="end or abort the producer's hanging transaction (kafka-transactions.sh find-hanging), then run again",
             code="TRANSACTION_OPEN",
-            context={"topic": at.topic, "partition": at.partition, "stable": offset, "end": self.ends[at]},
+            context={"topic": at.topic, "partition": at.partition, "wanted": self.ends[at], "available": offset},
         )

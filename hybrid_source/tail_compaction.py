@@ -80,7 +80,7 @@ class Compaction:
                 first = young[at]
                 needed = ends[at] if first is None else first
                 if offset < needed:
-                    raise _gone(at, offset, needed, retention_ms)
+                    raise _gone(at, offset, needed, ends[at], retention_ms)
 
     def _compacted(self, topics: Collection[str]) -> list[str]:
         settings = self._settings(topics)
@@ -102,13 +102,14 @@ class Compaction:
             return {}
 
 
-def _gone(at: TopicPartition, wanted: int, needed: int, retention_ms: int) -> GapError:
+def _gone(at: TopicPartition, wanted: int, needed: int, end: int, retention_ms: int) -> GapError:
     return GapError(
         f"topic {at.topic!r} partition {at.partition}: deletions between offsets {wanted} and {needed} may be gone",
         detail=f"records from offset {wanted} on are older than {_RETENTION}={retention_ms}, after which compaction "
-        "drops tombstones; keys that were deleted there would stay",
+        f"drops tombstones; keys that were deleted there would stay; complete are {needed} to {end} (exclusive)",
         hint="start the job under a new uid from a newer snapshot, or without a history from the topic's start; raise "
         f"{_RETENTION} of the topic above the longest time that the job may stand still",
         code="TOMBSTONES_GONE",
-        context={"topic": at.topic, "partition": at.partition, "wanted": wanted, "needed": needed},
+        context={"topic": at.topic, "partition": at.partition, "wanted": wanted, "needed": needed}
+        | {"available": [needed, end]},
     )

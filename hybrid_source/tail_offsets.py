@@ -109,16 +109,17 @@ class LogOffsets:
             if not found:
                 raise IdentityError(
                     f"topic {topic!r} is no longer there, but a position on it is recorded",
+                    detail=f"recorded partitions {recorded}, found none",
                     hint="the topic was deleted; start the job under a new uid to go on without it",
                     code=DELETED,
-                    context={"topic": topic},
+                    context={"topic": topic, "wanted": recorded, "available": []},
                 )
             raise IdentityError(
                 f"topic {topic!r} has no partition {partition}, but a position on it is recorded",
                 detail=f"recorded partitions {recorded}, found {found}",
                 hint="the topic was deleted and created again, or it is another one; start the job under a new uid",
                 code=RECREATED,
-                context={"topic": topic, "partition": partition},
+                context={"topic": topic, "partition": partition, "wanted": recorded, "available": found},
             )
         position = position.with_partitions(
             {at: PartitionState(0) for at in sorted(partitions) if at not in position.partitions}

@@ -294,9 +294,10 @@ class KafkaTailReader:
         raise IdentityError(
             f"topic {found.name!r} was deleted and created again while it was read",
             detail=f"topic id {known.topic_id} before, {found.topic_id} now",
-            hint="start the job under a new uid",
+            hint="recorded offsets mean nothing in a recreated topic; start the job under a new uid, and reset the "
+            "table's boundary with `headrace boundary reset`",
             code=RECREATED,
-            context={"topic": found.name, "recorded": known.topic_id, "found": found.topic_id},
+            context={"topic": found.name, "wanted": known.topic_id, "available": found.topic_id},
         )
 
     # ---------------------------------------------------------------------------------------------------------- ends

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from headrace.kernel.boundary import TopicPartition
-from headrace.kernel.errors import ExternalError, GapError, HeadraceError, SpecError
+from headrace.kernel.errors import ExternalError, GapError, HeadraceError
 from headrace.kernel.protocols import ReadRequest
+from hybrid_source.gaps import looked_for
 from hybrid_source.history_sequence import last_stage
+from hybrid_source.hybrid_opening import open_tail, wanted_tail
 from hybrid_source.hybrid_position import HybridPosition
 from hybrid_source.lake_versions import LakeVersions, NewerVersion
 from hybrid_source.tail_protocols import OpenTail, TailStage
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from hybrid_source.hybrid import HybridSource
 
 logger: Final = logging.getLogger(__name__)
+
+NOT_ASKED: Final = "nothing, as it is not to be asked"
+"""What the lake says of a gap where the job has none, or wants no chase and no switch back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,7 @@ class WaysOn:
         self._tail = tail
         self._request = request
         self._ahead: Way | None = None
+        self._found = NOT_ASKED
 
     def prepare(self, at: HybridPosition, opened: OpenTail | None) -> None:
         """Find the way on while the last rows are still being processed, as :meth:`take` will want it."""
@@ -76,7 +80,11 @@ class WaysOn:
         Raises:
             GapError: Under ``on_gap: fail``.
         """
-        return replace(at, tail=wanted_tail(self._source, self._source.tail).skip(at.tail, gap))
+        return replace(at, tail=wanted_tail(self._source, self._source.tail).skip(at.tail, self.looked_for(gap)))
+
+    def looked_for(self, gap: GapError) -> GapError:
+        """A gap that the lake does not close, with what the last look there has found."""
+        return looked_for(gap, self._found) if self._source.lake is not None else gap
 
     def close(self) -> None:
         """Close a tail that was opened ahead."""
@@ -108,7 +116,7 @@ class WaysOn:
                 newer = self.newer(at)
             left = gap if newer is None else newer.leaves(gap)
             if left is not None:
-                raise left from gap
+                raise self.looked_for(left) from gap
             return Way(newer=newer)
 
     def newer_if_reachable(self, at: HybridPosition) -> NewerVersion | None:
@@ -131,25 +139,5 @@ class WaysOn:
         # What the job's condition leaves out of an increment the topic would have given.
         if found is None and at.phase == "history" and not at.live and lake.where is None:
             found = versions.appended(since, nexts)
+        self._found = versions.found
         return found
-
-
-def open_tail(
-    tail: TailStage, request: ReadRequest, at: HybridPosition, live: Collection[TopicPartition] | None = None
-) -> OpenTail:
-    """The tail at a position, as far as the run goes; see :meth:`hybrid_source.tail_protocols.TailStage.open`."""
-    return tail.open(request, at.tail, at.watermark, live, None if at.bound is None else at.bound.ends)
-
-
-def wanted_tail(source: HybridSource, tail: TailStage | None) -> TailStage:
-    """The tail of a source whose position needs one.
-
-    Raises:
-        SpecError: The job names none.
-    """
-    if tail is None:
-        raise SpecError(
-            f"source {source.name!r} is in its tail by the checkpoint, but the job names no tail",
-            hint="restore the job's tail, or give the job another uid",
-        )
-    return tail

@@ -101,7 +101,7 @@ def topics_of(history: History, names: OffsetNames) -> list[str]:
     return sorted({str(topic) for topics in found for topic in topics})
 
 
-def check_topic(context: BoundaryContext, names: OffsetNames | None, nexts: Mapping[int, int], rule: str) -> None:
+def check_topic(context: BoundaryContext, names: OffsetNames | None, nexts: Mapping[int, int]) -> None:
     """Refuse a boundary that does not come from rows where no row names its topic: all of them would be left out.
 
     Looks as far as the first row of the topic, or of an offset in an unknown topic.
@@ -110,7 +110,6 @@ def check_topic(context: BoundaryContext, names: OffsetNames | None, nexts: Mapp
         context: Where.
         names: The columns that say where a row came from.
         nexts: The boundary, by partition.
-        rule: The rule's name.
 
     Raises:
         BoundaryError: ``TOPIC_NOT_IN_HISTORY``.
@@ -131,11 +130,11 @@ def check_topic(context: BoundaryContext, names: OffsetNames | None, nexts: Mapp
     raise BoundaryError(
         f"no row of {history.name} is of topic {topic!r}, which the boundary says that it covers",
         detail=f"column {names.topic} names {', '.join(found)}; wanted are offsets below "
-        f"{', '.join(f'{next_} of partition {number}' for number, next_ in sorted(nexts.items()))}; rule tried: {rule}",
+        f"{', '.join(f'{next_} of partition {number}' for number, next_ in sorted(nexts.items()))}",
         hint="if the topic has another name now, or is a mirror with the same offsets, name the columns without the "
         "topic (boundary: {columns: {partition: p, offset: o}}); else correct the topic or the table",
         code=TOPIC_NOT_IN_HISTORY,
-        context={"topic": topic, "wanted": dict(nexts), "available": found, "rule": rule},
+        context={"topic": topic, "wanted": dict(nexts), "available": found},
     )
 
 

@@ -35,11 +35,15 @@ class ExplicitOffsets:
         mine = {at.partition: offset for at, offset in sorted(self.offsets.items()) if at.topic == context.topic}
         wrong = {partition: offset for partition, offset in mine.items() if partition < 0 or offset < 0}
         if wrong:
-            raise SpecError(f"boundary offsets must not be negative: {wrong}")
+            raise SpecError(
+                f"boundary offsets of topic {context.topic} must not be negative: {wrong}",
+                hint="state the next offset of each partition, 0 where the history has none of it",
+                context={"topic": context.topic, "wanted": wrong, "available": "offsets from 0 on"},
+            )
         ranges = {partition: PartitionRange(0, offset) for partition, offset in mine.items()}
         stated = ", ".join(f"{partition}: {offset}" for partition, offset in mine.items())
         columns = layouts.any_known(context.history.stored)
-        check_topic(context, columns, mine, self.name)
+        check_topic(context, columns, mine)
         held = "every record" if columns else "exactly the records"
         return Resolution(
             Boundary({context.topic: TopicBoundary(ranges)}),

@@ -82,7 +82,7 @@ def try_rules(rules: Sequence[BoundaryRule], context: BoundaryContext) -> Trial:
         except (DataError, UserError) as error:
             said = f"{error.message}: {error.detail}" if error.detail else error.message
             tried = (*verdicts, Verdict(rule.name, "not usable", said), *rest)
-            return Trial(tried, error=_with_verdicts(error, context, tried))
+            return Trial(tried, error=_with_verdicts(error, context, tried, rule.name))
         if isinstance(found, Resolution):
             tried = (*verdicts, Verdict(rule.name, "applied", found.evidence), *rest)
             return Trial(tried, replace(found, tried=tried))
@@ -104,8 +104,12 @@ def resolve_boundary(rules: Sequence[BoundaryRule], context: BoundaryContext) ->
     return trial.resolution
 
 
-def _with_verdicts(error: HeadraceError, context: BoundaryContext, tried: Sequence[Verdict]) -> HeadraceError:
-    error.context = {**_facts(context, tried), **error.context}
+def _with_verdicts(
+    error: HeadraceError, context: BoundaryContext, tried: Sequence[Verdict], rule: str
+) -> HeadraceError:
+    said = f"boundary of topic {context.topic} of {context.history.name} by rule {rule!r}"
+    error.detail = f"{error.detail}; {said}" if error.detail else said
+    error.context = {**_facts(context, tried), "rule": rule, **error.context}
     return error
 
 

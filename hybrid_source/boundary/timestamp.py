@@ -55,7 +55,7 @@ class TimeBoundary:
         nexts = self._nexts(context, begin)
         said = ", ".join(f"{partition}: {offset}" for partition, offset in sorted(nexts.items()))
         columns = layouts.any_known(context.history.stored)
-        check_topic(context, columns, nexts, self.name)
+        check_topic(context, columns, nexts)
         complete = f"if the history holds every record up to {_text(time)}"
         return Resolution(
             Boundary({context.topic: TopicBoundary({number: PartitionRange(0, at) for number, at in nexts.items()})}),
@@ -78,15 +78,14 @@ class TimeBoundary:
                 raise GapError(
                     f"topic {topic!r} partition {partition}: records since {_text(begin)} may be gone",
                     detail=f"its log begins at offset {log.earliest}, and no record that is left is older; available "
-                    f"are {log.earliest} to {log.latest} (exclusive); rule tried: {self.name}",
+                    f"are {log.earliest} to {log.latest} (exclusive)",
                     hint="state a later time or a shorter overlap, read a newer snapshot of the history, or lengthen "
                     "the topic's retention",
                     context={
                         "topic": topic,
                         "partition": partition,
                         "wanted": _text(begin),
-                        "earliest": log.earliest,
-                        "latest": log.latest,
+                        "available": [log.earliest, log.latest],
                     },
                 )
             nexts[partition] = log.latest if at is None else at

@@ -246,5 +246,5 @@ def test_hyb_02_the_wait_has_a_limit(kafka: KafkaHelper) -> None:
         clock.advance(61_000_000)
         with pytest.raises(UnavailableError, match=rf"{topic}.*partition 0.*open transaction") as raised:
             reader.poll(0.1)
-        assert raised.value.context == {"topic": topic, "partition": 0, "stable": 0, "end": 1}
+        assert raised.value.context == {"topic": topic, "partition": 0, "wanted": 1, "available": 0}
         reader.close()

@@ -111,7 +111,7 @@ def test_a_boundary_beyond_the_log_start_names_the_rule(site: Site) -> None:
     read = source(topic, site.name("archive"))
     error = site.fails(site.job({"name": "gap", "sources": {"readings": read}, "sinks": [sink]}), 4)
     assert error["code"] == "OFFSET_GAP"
-    assert (error["context"]["wanted"], error["context"]["earliest"]) == (30, 40)
+    assert (error["context"]["wanted"], error["context"]["available"][0]) == (30, 40)
     assert "recorded boundary" in error["detail"]
     assert error["context"]["rule"] == "recorded boundary"
     plan = site.start("plan", site.folder / "gap.yaml", "--json")

@@ -211,7 +211,7 @@ def test_an_archive_of_a_former_incarnation_that_began_lower_is_refused(
         _ = read(sequence, {0: 2000}) if follow else sequence.open(ALL, sequence.pin(), None)
     assert refused.value.code == "STAGES_NOT_IN_ORDER"
     assert refused.value.context["wanted"] == 500
-    assert refused.value.context["offsets"] == [[0, 1000], [500, 2000]]
+    assert refused.value.context["available"] == [[0, 1000], [500, 2000]]
     same = HistorySequence([old, replace(stage(tmp_path / "same", rows(500, 2000)), event_time=time, where=where)])
     assert read(same, {0: 2000})["id"].to_list() == [
         number for number in range(2000) if where is None or number < 1000 or number % 2 == 0

@@ -14,7 +14,7 @@ from headrace.kernel import columns as system
 from headrace.kernel.boundary import Boundary, PartitionRange, TopicBoundary, TopicPartition
 from headrace.kernel.errors import BoundaryError
 from headrace.kernel.protocols import ReadRequest
-from hybrid_source.boundary import BoundaryContext, ExplicitOffsets
+from hybrid_source.boundary import BoundaryContext, ExplicitOffsets, resolve_boundary
 from hybrid_source.history_sequence import HistorySequence
 from hybrid_source.history_stage import LakeHistory
 from hybrid_source.iceberg_history import open_iceberg
@@ -110,7 +110,7 @@ def test_stated_offsets_of_a_topic_that_no_row_names_are_refused(history: LakeHi
     with pytest.raises(
         BoundaryError, match=r"no row of local\.ns\.t is of topic 'renamed', which the boundary says"
     ) as refused:
-        rule.resolve(BoundaryContext(pinned, "renamed"))
+        resolve_boundary([rule], BoundaryContext(pinned, "renamed"))
     assert refused.value.code == "TOPIC_NOT_IN_HISTORY"
     assert "other" in str(refused.value.detail)
     assert "offsets stated by the job" in str(refused.value.detail)

@@ -112,6 +112,21 @@ def test_an_error_of_planning_ends_the_splits() -> None:
     ahead.close()
 
 
+def test_a_scan_that_hangs_does_not_hold_up_the_end(caplog: pytest.LogCaptureFixture) -> None:
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def compute(rows: pl.LazyFrame, _: Sequence[str]) -> int:
+        begun.set()
+        assert goes_on.wait(LONG_S)
+        return of(rows)
+
+    ahead = ReadAhead(parts(3), compute, 1, close_s=0.01)
+    assert begun.wait(LONG_S)
+    ahead.close()
+    assert "1 splits of the history are still being read" in caplog.text
+    goes_on.set()
+
+
 def test_nothing_is_planned_ahead_without_somebody_who_computes() -> None:
     planned: list[int] = []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -113,8 +114,9 @@ def test_a_version_whose_rows_were_changed_does_not_stand_for_the_topic(caplog: 
 def test_what_the_topic_has_lost_is_not_taken_from_a_changed_version() -> None:
     script = Script([{P0: 5}, {P0: 15}], commits=[1], policy=HandoverPolicy(), truncations=[(2, {P0: 9})])
     assert read(source(script))[0] == list(range(20))
-    with pytest.raises(GapError):
+    with pytest.raises(GapError) as raised:
         read(source(script, Overwritten))
+    assert "snapshot 7 is of operation overwrite" in raised.value.context["lake"]
 
 
 def test_an_increment_of_a_restricted_history_is_left_to_the_topic() -> None:
@@ -159,7 +161,29 @@ def test_hyb_04_a_gap_that_the_lake_does_not_close_is_named_before_it_is_read_fo
         with refusal as raised:
             end_of(reader)
         assert "lake" not in reader.position
+        with refusal as again:  # a restarted job names it as well
+            end_of(opened.open(ReadRequest([system.OFFSET]), json.loads(json.dumps(reader.position))))
+        assert_names_the_rule(again.value)
     assert "others" not in raised.value.context
+    assert_names_the_rule(raised.value)
+    assert "the newest snapshot covers t[0] up to 15 by rule 'script'" in raised.value.detail
+
+
+def assert_names_the_rule(gap: GapError) -> None:
+    facts = {name: gap.context[name] for name in ("topic", "partition", "wanted", "available", "rule")}
+    assert facts == {"topic": "t", "partition": 1, "wanted": 2, "available": [6, 20], "rule": "script"}
+    assert gap.detail.count("boundary by rule 'script': the script's cut") == 1
+    assert gap.hint
+
+
+def test_a_gap_of_a_tail_without_history_names_its_start() -> None:
+    opened = replace(source(Script([{}], truncations=[(2, {P0: 9})])), history=None)
+    reader = opened.open(ReadRequest([system.OFFSET]), None)
+    for at in (None, reader.position):
+        with pytest.raises(GapError) as raised:
+            end_of(opened.open(ReadRequest([system.OFFSET]), at))
+        assert raised.value.context["rule"] == "tail.start"
+        assert "looked for in the lake" not in raised.value.detail
 
 
 @pytest.mark.parametrize("truncated", [0, 1, 4])
@@ -207,10 +231,9 @@ def test_a_gap_holds_the_watermark_between_two_looks_too() -> None:
 def test_a_version_closes_a_gap_of_deletions() -> None:
     place: dict[str, object] = {"topic": "t", "partition": 0, "wanted": 3}
     newer = NewerVersion({}, Resolution(Boundary({}), "", ""), {P0: 8}, 5)
-    for name in ("earliest", "needed"):
-        assert newer.leaves(GapError("gone", context={**place, "latest": 20, name: 8})) is None
-        gap = GapError("gone", context={**place, "latest": 20, name: 9})
-        assert newer.leaves(gap) is gap
+    for closed, more in ((8, {}), (8, {"needed": 8}), (9, {}), (9, {"needed": 9})):
+        gap = GapError("gone", context={**place, "available": [closed, 20], **more})
+        assert newer.leaves(gap) is (None if closed == 8 else gap)
 
 
 @pytest.mark.parametrize("deletions", [True, False])
