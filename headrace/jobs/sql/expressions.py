@@ -71,13 +71,21 @@ def row_text(node: exp.Expr, scope: Scope | None = None) -> str:
 
 def aggregates(node: exp.Expr) -> Iterator[exp.Expr]:
     """The aggregate calls in an expression, outermost first, each with its FILTER; those of OVER are none."""
-    if isinstance(node, exp.Window | exp.Query):
+    if isinstance(node, exp.Query):
         return
-    if is_aggregate(node):
+    if is_aggregate(node) and not of_window(node):
         yield node
         return
     for child in node.iter_expressions():
         yield from aggregates(child)
+
+
+def of_window(node: exp.Expr) -> bool:
+    """Whether a call is what a window computes, with FILTER or IGNORE NULLS around it or not."""
+    above = node.parent
+    while isinstance(above, exp.Filter | exp.IgnoreNulls | exp.RespectNulls) and above.this is node:
+        node, above = above, above.parent
+    return isinstance(above, exp.Window) and above.this is node
 
 
 def is_aggregate(node: exp.Expr) -> bool:

@@ -17,6 +17,7 @@ from headrace.jobs.sql.expressions import (
     is_aggregate,
     is_star,
     name_of,
+    of_window,
     row_text,
     text,
 )
@@ -220,7 +221,7 @@ def _replaced(node: exp.Expr, found: _Grouping, names: Mapping[str, str]) -> exp
     Raises:
         SqlError: A column is neither.
     """
-    if is_aggregate(node):
+    if is_aggregate(node) and not of_window(node):
         return _column(names[aggregate_text(node, found.scope)])
     if isinstance(node, _VALUES) and next(aggregates(node), None) is None and node.find(exp.Window) is None:
         written = text(node, found.scope)

@@ -89,7 +89,7 @@ def project(to: Lowering, query: exp.Select, owner: str, scope: Scope, items: It
     rows = scope.rows
     if items.open:
         return _open(to, query, owner, scope, items)
-    same = rows.columns is not None and tuple(items.texts) == rows.columns
+    same = rows.columns is not None and tuple(items.texts) == rows.columns and set(scope.extra) <= set(rows.columns)
     if same and all(_names(name, text) for name, text in items.texts.items()) and (inner or not rows.hidden):
         return rows
     texts = dict(items.texts)

@@ -13,6 +13,7 @@ from headrace.jobs.sql.expressions import conjuncts, is_star
 from headrace.jobs.sql.grouping import group, is_grouped
 from headrace.jobs.sql.lowering import Deferred, Lowering, Names
 from headrace.jobs.sql.members import read_from
+from headrace.jobs.sql.over import compute, with_windows_named
 from headrace.jobs.sql.projection import items_of, project
 from headrace.jobs.sql.ranking import Keep, number_text, numbered, qualified, rank, ranked
 from headrace.jobs.sql.relations import Relation, Scope, Side
@@ -26,7 +27,6 @@ _UNSUPPORTED: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "limit": ("LIMIT is not supported: a stream has no end", "leave it out, or keep the first rows by ROW_NUMBER"),
     "offset": ("OFFSET is not supported", "leave it out"),
-    "windows": ("a WINDOW clause is not supported", "use a windowing function in FROM, e.g. TUMBLE"),
     "laterals": ("LATERAL is not supported", ""),
     "pivots": ("PIVOT is not supported", ""),
     "into": ("SELECT INTO is not supported", "write INSERT INTO sink SELECT ..."),
@@ -108,6 +108,7 @@ class Queries:
 
     def _select(self, query: exp.Select, owner: str, names: Names, *, inner: bool, keep: Keep | None) -> Relation:
         _check(query)
+        query = with_windows_named(query)
         qualify = qualified(query)
         if qualify is not None:
             query, keep = qualify
@@ -124,22 +125,17 @@ class Queries:
         return self._given(query, owner, scope, inner=inner, keep=keep)
 
     def _given(self, query: exp.Select, owner: str, scope: Scope, *, inner: bool, keep: Keep | None) -> Relation:
-        item = numbered(query)
-        computed: dict[str, str] = {}
+        item = numbered(query) if keep is not None else None
+        found = compute(self.to, query, owner, scope, item)
+        computed = dict(found.texts)
+        near = query.args.get("qualify") or query
+        scope = found.scope.on(self.to.filter(owner, found.conditions, found.scope.rows, near))
         if item is not None and keep is not None:
             scope = rank(self.to, owner, scope, item, keep)
             computed[item.alias] = number_text(item, keep)
             if not keep.asked:
                 query = query.copy()
                 query.set("expressions", [one for one in query.expressions if one.alias != item.alias or is_star(one)])
-        for one in query.expressions:
-            over = one.find(exp.Window)
-            if over is not None and one.alias not in computed:
-                raise refuse(
-                    over,
-                    "OVER is not supported here",
-                    "use a windowing function in FROM, or ROW_NUMBER in a query whose reader keeps the first rows",
-                )
         return project(self.to, query, owner, scope, items_of(query, scope, computed), inner=inner)
 
 

@@ -62,11 +62,7 @@ def numbered(query: exp.Expr) -> exp.Expr | None:
 
 
 def ranked(query: exp.Select, owner: str, names: Names) -> Ranked | None:
-    """The ranking that a query reads from; None when it reads something else.
-
-    Raises:
-        SqlError: It does not say how many rows it keeps.
-    """
+    """The ranking that a query reads from; None when it reads something else, or does not keep the first rows."""
     clause = query.args.get("from_")
     member = clause.this if clause is not None else None
     if isinstance(member, exp.Subquery) and not query.args.get("joins"):
@@ -77,19 +73,16 @@ def ranked(query: exp.Select, owner: str, names: Names) -> Ranked | None:
     else:
         return None
     item = numbered(inner.query)
-    if item is None:
+    kept = None if item is None else _kept(item.alias, conjuncts(query.args.get("where")))
+    if item is None or kept is None:
         return None
-    count, rest = _kept(query, item.alias, conjuncts(query.args.get("where")))
+    count, rest = kept
     asked = _names(query, item.alias, rest)
     return Ranked(inner, member.alias_or_name, Keep(count, asked), rest)
 
 
 def qualified(query: exp.Select) -> tuple[exp.Select, Keep] | None:
-    """A query with QUALIFY as one that is numbered, and what is kept of it.
-
-    Raises:
-        SqlError: QUALIFY asks for something else.
-    """
+    """A query with QUALIFY as one that is numbered, and what is kept of it; None if it does not keep the first rows."""
     qualify = query.args.get("qualify")
     if qualify is None:
         return None
@@ -99,14 +92,13 @@ def qualified(query: exp.Select) -> tuple[exp.Select, Keep] | None:
     number = condition.this
     item = numbered(query)
     if item is not None and isinstance(number, exp.Column) and number.name == item.alias and not more:
-        count, _ = _kept(query, item.alias, [condition])
-        return made, Keep(count, asked=True)
+        kept = _kept(item.alias, [condition])
+        return None if kept is None else (made, Keep(kept[0], asked=True))
     if more or not isinstance(number, exp.Window) or not isinstance(number.this, exp.RowNumber) or item is not None:
-        raise refuse(qualify, "QUALIFY takes ROW_NUMBER() OVER (...) = 1 or <= n", _EXAMPLE)
-    column = exp.column("_number")
-    count, _ = _kept(query, "_number", [type(condition)(this=column, expression=condition.expression)])
+        return None
+    kept = _kept("_number", [type(condition)(this=exp.column("_number"), expression=condition.expression)])
     made.set("expressions", [*made.expressions, exp.alias_(number.copy(), "_number")])
-    return made, Keep(count, asked=False)
+    return None if kept is None else (made, Keep(kept[0], asked=False))
 
 
 def rank(to: Lowering, owner: str, scope: Scope, item: exp.Expr, keep: Keep) -> Scope:
@@ -180,15 +172,15 @@ def _names(query: exp.Select, number: str, rest: Sequence[exp.Expr]) -> bool:
     return named or any(item.is_star for item in query.expressions)
 
 
-def _kept(query: exp.Select, number: str, parts: Sequence[exp.Expr]) -> tuple[int, list[exp.Expr]]:
-    """How many rows of each key the conditions keep, and the rest of them."""
+def _kept(number: str, parts: Sequence[exp.Expr]) -> tuple[int, list[exp.Expr]] | None:
+    """How many rows of each key the conditions keep, and the rest of them; None: others than the first ones."""
     limits = [part for part in parts if isinstance(part, exp.EQ | exp.LTE | exp.LT) and part.this.name == number]
     rest = [part for part in parts if not any(part is limit for limit in limits)]
     if len(limits) != 1 or not limits[0].expression.is_int:
-        raise refuse(query, f"the query around ROW_NUMBER must say which rows it keeps: WHERE {number} = 1", _EXAMPLE)
+        return None
     count = int(limits[0].expression.name) - isinstance(limits[0], exp.LT)
     if count < 1 or (isinstance(limits[0], exp.EQ) and count != 1):
-        raise refuse(query, f"only the first rows of each key can be kept: WHERE {number} <= 3", _EXAMPLE)
+        return None
     return count, rest
 
 

@@ -1,3 +1,3 @@
 SELECT carrier
-FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY carrier ORDER BY at) AS n FROM flights)
+FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY carrier ORDER BY delay) AS n FROM flights)
 WHERE n = 2

@@ -1,2 +1,2 @@
 SELECT carrier
-FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY carrier ORDER BY at) AS n FROM flights)
+FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY carrier ORDER BY at, delay) AS n FROM flights)

@@ -1,0 +1,3 @@
+SELECT carrier,
+       count(*) OVER (PARTITION BY carrier ORDER BY at DESC) AS n
+FROM flights

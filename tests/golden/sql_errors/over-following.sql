@@ -1,0 +1,3 @@
+SELECT carrier, sum(delay) OVER w AS n
+FROM flights
+WINDOW w AS (ORDER BY at ROWS BETWEEN 1 PRECEDING AND 1 FOLLOWING)

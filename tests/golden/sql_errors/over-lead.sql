@@ -1,0 +1,1 @@
+SELECT carrier, LEAD(delay) OVER (ORDER BY at) AS n FROM flights
