@@ -157,6 +157,23 @@ class LakeStage(HistoryStage, Protocol):
             known: Those of a later stage, which it may have as well.
         """
 
+    def spans(
+        self, pin: Json, topics: Sequence[str], columns: OffsetNames | None
+    ) -> Mapping[TopicPartition, Sequence[tuple[int, int]]] | None:
+        """The offsets between which files of a version have rows, by partition, where statistics alone tell.
+
+        Args:
+            pin: The version.
+            topics: The topics.
+            columns: As for :meth:`extents`.
+
+        Returns:
+            Ranges from (inclusive) and to (exclusive), in their order; None where statistics do not tell.
+        """
+
+    def unplaced(self, pin: Json, columns: OffsetNames) -> int:
+        """How many rows of a version that the job wants have no partition or no offset."""
+
     def at_offsets(
         self,
         pin: Json,

@@ -7,9 +7,11 @@ earlier stage only the rows are read that no later one gives, which are those be
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from typing import Final
 
 import polars as pl
 
@@ -19,7 +21,10 @@ from headrace.kernel.protocols import Json, ReadRequest
 from hybrid_source.history_protocols import HistoryBatch, LakeStage, LaterRows, OpenHistory
 from hybrid_source.resolution import OffsetNames, Resolution
 from hybrid_source.source_values import END_OF_HISTORY
+from hybrid_source.stage_notes import check_topics_told, compared, hidden
 from hybrid_source.stage_overlap import ORDER, STAGES_NOT_IN_ORDER, StagePart, check_same_records
+
+logger: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +53,8 @@ class HistorySequence:
         ends: list[Boundary] = [found.boundary]
         held = self._held(pin, topics, found.columns)
         if not any(topic.earlier for topic in found.boundary.topics.values()):
-            self._check_order(pins, held, found.columns)
-            found = _with_partitions(found, held)
+            notes = self._checked(pins, held, found.columns, found.boundary)
+            found = replace(_with_partitions(found, held), notes=notes)
             ends = [found.boundary]
         for stage, own in zip(self.stages[:0:-1], held[:0:-1], strict=True):
             # Where a stage gives only some of its rows, no offset parts it from the earlier ones: see `_later`.
@@ -60,9 +65,10 @@ class HistorySequence:
         """See :meth:`hybrid_source.history_protocols.HistoryStage.open`."""
         opened: list[OpenHistory] = []
         only: Sequence[str] = ()
+        notes: Sequence[str] = ()
         if resolution is None:
             only, held = self._held_alone(pin)
-            self._check_order(pin["stages"], held)
+            notes = self._checked(pin["stages"], held)
         for number, (stage, own) in enumerate(zip(self.stages, pin["stages"], strict=True)):
             if own is None:  # read already
                 continue
@@ -83,7 +89,7 @@ class HistorySequence:
             cut = replace(resolution, boundary=resolution.ends[number], trim=True, columns=columns, ends=())
             later = () if columns is None else self._later(number, pin, resolution)
             opened.append(stage.open(request, own, cut, later=later))
-        return OpenHistorySequence(opened)
+        return OpenHistorySequence(opened, notes)
 
     def _later(self, number: int, pin: Json, resolution: Resolution, *, whole: bool = False) -> Sequence[LaterRows]:
         """Of the stages behind one, the rows that are given of those with a condition on rows, or (whole) of all."""
@@ -106,26 +112,54 @@ class HistorySequence:
         only = tuple(named - {""})
         return (only, self._held(pin, only, None)) if len(only) == 1 and "" in named else ((), held)
 
-    def _check_order(
-        self, pins: Sequence[Json], held: Sequence[Boundary | None], columns: OffsetNames | None = None
-    ) -> None:
+    def _checked(
+        self,
+        pins: Sequence[Json],
+        held: Sequence[Boundary | None],
+        columns: OffsetNames | None = None,
+        ends: Boundary | None = None,
+    ) -> Sequence[str]:
         """Refuse stages whose offsets are not those of one topic in a row: what is cut of them might be in no other.
 
         A later stage with a condition on rows may hold whatever it leaves out; what it gives is compared all the same.
 
+        Returns:
+            Notes for the plan: what was compared, and what holes in later stages hide.
+
         Raises:
-            BoundaryError: ``STAGES_NOT_IN_ORDER``.
+            BoundaryError: ``STAGES_NOT_IN_ORDER``, ``STAGE_WITHOUT_TOPIC``.
         """
-        for (first, old), (second, new) in combinations(enumerate(held), 2):
-            if old is None or new is None:
-                continue
-            wrong = not_older(old, new) if self.stages[second].where is None else None
+        notes: list[str] = []
+        parts = [
+            None if own is None else StagePart(number, self.stages[number], pins[number], own, columns)
+            for number, own in enumerate(held)
+        ]
+        self._check_topics_told(pins, held)
+        for old, new in combinations([part for part in parts if part is not None], 2):
+            wrong = not_older(old.held, new.held) if new.stage.where is None else None
             if wrong is not None:
-                raise _out_of_order(wrong, (first, old.ranges[wrong]), (second, new.ranges[wrong]))
-            check_same_records(
-                StagePart(first, self.stages[first], pins[first], old, columns),
-                StagePart(second, self.stages[second], pins[second], new, columns),
-            )
+                raise _out_of_order(wrong, (old.number, old.held.ranges[wrong]), (new.number, new.held.ranges[wrong]))
+            check_same_records(old, new)
+            notes += compared(old, new)
+        for number, part in enumerate(parts[:-1]):
+            later = [one for one in parts[number + 1 :] if one is not None]
+            if part is not None and later:
+                lost = [*hidden(part, later, ends)]
+                notes += lost
+                for note in lost:
+                    logger.warning("%s", note)
+        return tuple(notes)
+
+    def _check_topics_told(self, pins: Sequence[Json], held: Sequence[Boundary | None]) -> None:
+        for number, (stage, pin) in enumerate(zip(self.stages[:-1], pins, strict=False)):
+            later = [own for own in held[number + 1 :] if own is not None]
+            if stage.where is not None or len({topic for own in later for topic in own.topics if topic}) <= 1:
+                continue
+            names = stage.offset_columns(pin, (), None)
+            unnamed = stage.extents(pin, (), None) if names is not None and names.topic is None else None
+            if unnamed is not None:
+                for own in later:
+                    check_topics_told(StagePart(number, stage, pin, unnamed), own)
 
 
 def _with_partitions(resolution: Resolution, held: Sequence[Boundary | None]) -> Resolution:
@@ -217,10 +251,12 @@ class OpenHistorySequence:
 
     Attributes:
         stages: The planned stages.
+        notes: What was found where nothing follows the history; see :attr:`hybrid_source.resolution.Resolution.notes`.
     """
 
-    def __init__(self, stages: Sequence[OpenHistory]) -> None:
+    def __init__(self, stages: Sequence[OpenHistory], notes: Sequence[str] = ()) -> None:
         self.stages = stages
+        self.notes = notes
         self._later: list[int | None] = [END_OF_HISTORY]
         for stage in stages[:0:-1]:
             self._later.insert(0, earlier(stage.watermark(None), self._later[0]))

@@ -14,7 +14,7 @@ from headrace.kernel.clock import Clock
 from headrace.kernel.errors import BoundaryError
 from headrace.kernel.protocols import Json, ReadRequest
 from hybrid_source.boundary import BoundaryContext, BoundaryRule, layouts, resolve_boundary
-from hybrid_source.boundary.coverage import cover, topics_of
+from hybrid_source.boundary.coverage import cover, file_spans, topics_of
 from hybrid_source.history import History, HistoryPlan, HistoryQuery, Trim
 from hybrid_source.history_protocols import HistoryBatch, LaterRows
 from hybrid_source.history_rows import column, of_topics
@@ -90,6 +90,29 @@ class LakeHistory:
                 {number: PartitionRange(held.low, held.high + 1) for number, held in found.items()}
             )
         return Boundary(extents)
+
+    def spans(
+        self, pin: Json, topics: Sequence[str], columns: OffsetNames | None
+    ) -> Mapping[TopicPartition, Sequence[tuple[int, int]]] | None:
+        """See :meth:`hybrid_source.history_protocols.LakeStage.spans`."""
+        names, history = self.offset_columns(pin, topics, columns), self.open_history(pin)
+        found = {} if names is None else {topic: file_spans(history, names, topic) for topic in topics}
+        if names is None or None in found.values():
+            return None
+        return {
+            TopicPartition(topic, number): ranges
+            for topic, spans in found.items()
+            for number, ranges in (spans or {}).items()
+        }
+
+    def unplaced(self, pin: Json, columns: OffsetNames) -> int:
+        """See :meth:`hybrid_source.history_protocols.LakeStage.unplaced`."""
+        history = self.open_history(pin)
+        place = [column(history.stored, name) for name in (columns.partition, columns.offset)]
+        where = all_of(self.where, pl.any_horizontal(one.is_null() for one in place))
+        query = HistoryQuery([place[1].meta.root_names()[0]], where=where, absent=self._absent(history))
+        splits = history.plan(query).splits_from()
+        return sum(split.rows.select(pl.len()).collect(engine="streaming").item() for split in splits)
 
     def at_offsets(
         self,
@@ -178,7 +201,7 @@ class LakeHistory:
         )
         history = self.open_history(pin)
         query = HistoryQuery(wanted.read, where=self.where, absent=self._absent(history))
-        rows = OffsetRows(history, columns, query, sorted({place.topic for place in at.partitions}))
+        rows = OffsetRows(history, columns, query, sorted({place.topic for place in at.partitions}), named=True)
         return LakeTail(rows.read, wanted, watermark, at, ends)
 
     def _of_topics(self, history: History, resolution: Resolution | None) -> pl.Expr | None:

@@ -24,6 +24,7 @@ from hybrid_source.hybrid_position import HybridPosition, LakeRead
 from hybrid_source.hybrid_reader import HybridReader
 from hybrid_source.identity import check_identities, recorded_identities
 from hybrid_source.lake_versions import LakeVersions
+from hybrid_source.offset_rows import check_placed
 from hybrid_source.resolution import TAIL_ALONE, Resolution, naming
 from hybrid_source.run_ends import Offsets, RunEnds
 from hybrid_source.source_values import EventTime, TopicIdentity
@@ -135,8 +136,8 @@ class HybridSource:
             resolution = self.history.resolve(pin, tuple(identities))
             with naming(lambda: resolution):
                 check_identities(recorded_identities(resolution.boundary), identities)
-            if self.policy.as_live and resolution.boundary.ranges:
-                return self._planned_as_live(self.tail, pin, resolution, identities)
+                if self.policy.as_live and resolution.boundary.ranges:
+                    return self._planned_as_live(self.tail, pin, resolution, identities)
         with naming(lambda: resolution or TAIL_ALONE):
             tail = self._tail_start(self.tail, pin, resolution, identities)
         return HybridPosition(
@@ -187,6 +188,8 @@ class HybridSource:
                 f"source {self.name!r} cannot read its history as_live: {refusal}",
                 hint="use late: {history: include}, or a table whose rows carry partition and offset",
             )
+        if resolution.columns is not None:
+            check_placed(self.lake.unplaced(pin, resolution.columns), resolution.columns, tuple(identities))
         held = self.lake.extents(pin, tuple(identities), resolution.columns) or Boundary()
         covered = _covering(resolution, starts(held))
         start = tail.start(starts(covered.boundary), check=False)

@@ -176,14 +176,15 @@ def within(window: Window, topic: pl.Expr | None, partition: pl.Expr, offset: pl
 
     Args:
         window: The window, not empty.
-        topic: None where all rows are of the one topic that the window has.
+        topic: None where all rows are of the one topic that the window has. Rows that name none (null) are of it, too,
+            and of several topics they may be of any.
         partition: Of each row.
         offset: Of each row.
     """
     each = []
     for at, (begin, end) in window.items():
         one = (partition == at.partition) & (offset >= begin) & (offset < end)
-        each.append(one if topic is None else one & (topic == at.topic))
+        each.append(one if topic is None else one & (topic.is_null() | (topic == at.topic)))
     lowest, highest = min(begin for begin, _ in window.values()), max(end for _, end in window.values())
     # The outer bounds prune by themselves, without a look at every partition.
     return (offset >= lowest) & (offset < highest) & reduce(or_, each)

@@ -9,12 +9,16 @@ from typing import Final
 import polars as pl
 
 from headrace.kernel import columns as system
+from headrace.kernel.errors import BoundaryError
 from hybrid_source.history import History, HistoryQuery
 from hybrid_source.history_rows import column
 from hybrid_source.lake_tail import Window, within
 from hybrid_source.predicates import all_of
 from hybrid_source.read_errors import reading
 from hybrid_source.resolution import OffsetNames
+
+ROWS_WITHOUT_TOPIC: Final = "ROWS_WITHOUT_TOPIC"
+ROWS_WITHOUT_OFFSET: Final = "ROWS_WITHOUT_OFFSET"
 
 _PLACE: Final = (system.TOPIC, system.PARTITION, system.OFFSET)
 
@@ -27,24 +31,27 @@ class OffsetRows:
         history: The pinned version.
         names: Its columns that say where a row came from.
         query: Columns (topic, partition and offset among them) and the job's restriction.
-        topics: The topics that are read.
+        topics: The topics that are read. Where it is one, rows that name none are of it.
+        named: Rows that name no topic are refused where they may be of any; else they come as they are.
     """
 
     history: History
     names: OffsetNames
     query: HistoryQuery
     topics: Sequence[str]
+    named: bool = False
 
     def read(self, window: Window) -> pl.DataFrame:
         """The rows of a window; see :data:`hybrid_source.lake_tail.ReadWindow`.
 
         Raises:
             SnapshotGoneError: A file is gone.
+            BoundaryError: Rows do not say which of several topics they are of (``ROWS_WITHOUT_TOPIC``).
         """
         columns, stored = list(self.query.columns or ()), self.history.stored
         partition, offset = column(stored, self.names.partition), column(stored, self.names.offset)
         topic = column(stored, self.names.topic) if self.names.topic else None
-        place = (pl.lit(self.topics[0]) if topic is None else topic, partition, offset)
+        place = (self._topic(topic), partition, offset)
         roots = [name for expression in place for name in expression.meta.root_names()]
         query = replace(
             self.query,
@@ -56,5 +63,51 @@ class OffsetRows:
         for split in self.history.plan(query).splits_from():
             with reading(f"table {self.history.name}", split.files):
                 frames.append(split.rows.with_columns(placed).select(columns).collect(engine="streaming"))
+        if self.named and topic is not None:
+            self._refuse_unnamed(frames)
         types = {**self.history.schema, **self.query.absent}
         return pl.concat(frames) if frames else pl.DataFrame(schema={name: types[name] for name in columns})
+
+    def _topic(self, column: pl.Expr | None) -> pl.Expr:
+        if column is None:
+            return pl.lit(self.topics[0])
+        return column.fill_null(self.topics[0]) if len(self.topics) == 1 else column
+
+    def _refuse_unnamed(self, frames: Sequence[pl.DataFrame]) -> None:
+        unnamed = [frame.filter(pl.col(system.TOPIC).is_null()) for frame in frames]
+        first = next((frame for frame in unnamed if frame.height), None)
+        if first is None:
+            return
+        partition, offset = first.select(system.PARTITION, system.OFFSET).row(0)
+        raise BoundaryError(
+            f"{sum(frame.height for frame in unnamed)} rows of {self.history.name} do not say which topic they are of, "
+            f"the first at partition {partition} offset {offset}",
+            detail=f"column {self.names.topic} is null; it may be any of {', '.join(self.topics)}, in whose place the "
+            "table is read",
+            hint="fill the column, or let the source read the table as history only (handover: {chase: off, "
+            "switch_back: {on_truncation: false}}, late: {history: include})",
+            code=ROWS_WITHOUT_TOPIC,
+            context={
+                "topic": list(self.topics),
+                "partition": partition,
+                "wanted": offset,
+                "available": f"a null in {self.names.topic}",
+            },
+        )
+
+
+def check_placed(unplaced: int, names: OffsetNames, topics: Sequence[str]) -> None:
+    """Refuse a history that is read in the order of its offsets where some of its rows have none.
+
+    Raises:
+        BoundaryError: ``ROWS_WITHOUT_OFFSET``.
+    """
+    if unplaced:
+        raise BoundaryError(
+            f"{unplaced} rows of the history of {', '.join(topics)} have no partition or no offset, and would be left "
+            "out of a history that is read as_live",
+            detail=f"null in {names.partition} or {names.offset}",
+            hint="use late: {history: include}, fill the columns, or leave those rows out with where",
+            code=ROWS_WITHOUT_OFFSET,
+            context={"topic": list(topics), "wanted": "rows with partition and offset", "available": unplaced},
+        )

@@ -81,6 +81,7 @@ class Resolution:
         distinct: One offset may stand in several rows of the history, of which one is to be read.
         ends: Of a history of several stages, where the rows of each but the last end.
         tried: What came of every rule, in order. Positions do not keep it.
+        notes: What a plan should say besides, of a history of several stages; likewise.
     """
 
     boundary: Boundary
@@ -92,9 +93,10 @@ class Resolution:
     distinct: bool = False
     tried: tuple[Verdict, ...] = ()
     ends: Sequence[Boundary] = ()
+    notes: Sequence[str] = ()
 
     def to_json(self) -> Json:
-        """As positions keep it: all but ``tried``."""
+        """As positions keep it: all but ``tried`` and ``notes``."""
         out: dict[str, Any] = {
             "record": self.boundary.to_json(),
             "rule": self.rule,

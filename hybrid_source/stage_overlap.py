@@ -61,7 +61,7 @@ def check_same_records(old: StagePart, new: StagePart) -> None:
     Raises:
         BoundaryError: ``STAGES_NOT_IN_ORDER``.
     """
-    for window in _ends(_shared(old.held, new.held)):
+    for window in _ends(shared(old.held, new.held)):
         mine, other = (_rows(part, window, new.stage.where) for part in (old, new))
         if mine is None or other is None or mine.is_empty():
             continue
@@ -81,7 +81,8 @@ def _rows(part: StagePart, window: _Span, where: pl.Expr | None) -> pl.DataFrame
     return None if found is None else found.unique(PLACE, keep="first")
 
 
-def _shared(old: Boundary, new: Boundary) -> _Span:
+def shared(old: Boundary, new: Boundary) -> Mapping[TopicPartition, tuple[int, int]]:
+    """The offsets that both may hold, by partition, from (inclusive) and to (exclusive)."""
     later = new.ranges
     both = {at: (held, later[at]) for at, held in old.ranges.items() if at in later}
     spans = {at: (max(one.start, two.start), min(one.next, two.next)) for at, (one, two) in both.items()}

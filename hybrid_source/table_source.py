@@ -31,9 +31,9 @@ from headrace.kernel.clock import Clock, SystemClock
 from headrace.kernel.errors import SchemaError, SpecError
 from headrace.kernel.protocols import Json, Position, ReadRequest
 from hybrid_source.history import HistoryQuery
-from hybrid_source.hybrid import EventTime
 from hybrid_source.iceberg_history import IcebergHistory, open_iceberg
 from hybrid_source.iceberg_increments import OnChange
+from hybrid_source.source_values import EventTime
 from hybrid_source.splits import END_CURSOR, SplitTarget
 from hybrid_source.table_position import TablePosition
 from hybrid_source.table_reader import TableReader

@@ -12,7 +12,7 @@ from headrace.kernel.errors import NotFoundError, SchemaError
 from headrace.kernel.protocols import ReadRequest
 from hybrid_source.decode import Decoder
 from hybrid_source.decode.upserts import UpsertRows
-from hybrid_source.hybrid import EventTime
+from hybrid_source.source_values import EventTime
 from hybrid_source.tail_batch import Records
 from hybrid_source.tail_compaction import UpsertKey
 from hybrid_source.tail_watermark import TailWatermark

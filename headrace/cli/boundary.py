@@ -81,6 +81,11 @@ def explain_boundary(
                 typer.echo(f"  partition {partition}: offsets {at.start} up to {at.next}, exclusive")
             typer.echo(f"guarantee: {found.guarantee}")
             typer.echo(f"columns: {found.columns or 'the rows carry no offsets of the topic'}")
+        for number, log in explained.logs.items():
+            tier = "" if log.local is None else f"; the brokers' own part begins at {log.local}"
+            typer.echo(f"topic now: partition {number} holds {log.earliest} up to {log.latest}, exclusive{tier}")
+        for note in explained.notes:
+            typer.echo(f"topic now: {note}")
         typer.echo("rules, in order:")
         for verdict in explained.trial.verdicts:
             typer.echo(f"  {verdict.outcome:10}  {verdict.rule}: {verdict.detail}")

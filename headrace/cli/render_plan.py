@@ -72,6 +72,8 @@ def _source(source: SourcePlan) -> Iterator[RenderableType]:
         yield _indented(_history(source.history))
     if source.boundary:
         yield _indented(_boundary(source.boundary))
+    for note in source.notes:
+        yield _indented(_facts(("stages", note)))
     if source.tail:
         yield _indented(_tail(source.tail))
     if source.handover:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
 
 from pyiceberg.table import Table
 
@@ -11,12 +12,28 @@ from catalog.boundary_record import find_boundary, forgotten
 from catalog.catalogs import Catalogs, TableName
 from catalog.commit import set_boundary
 from headrace.jobs.config import Config
+from headrace.jobs.planning_tiers import tiers
 from headrace.kafka.cluster import KafkaCluster
 from headrace.kafka.metadata import KafkaMetadata
 from headrace.kernel.boundary import Boundary, Incarnation, TopicBoundary
-from headrace.kernel.errors import BoundaryError, NotFoundError, UserError
+from headrace.kernel.errors import AccessDeniedError, BoundaryError, ExternalError, NotFoundError, UserError
 from hybrid_source.boundary import BoundaryContext, Trial, auto_rules, try_rules
 from hybrid_source.iceberg_history import open_iceberg
+
+_LOG_DEADLINE_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class LogFacts:
+    """What a partition holds: ``earliest`` (its log start, in whichever tier) to ``latest`` (exclusive).
+
+    ``local`` is the first offset that the brokers hold themselves, of a topic with tiered storage; None: it has none,
+    or that is not known.
+    """
+
+    earliest: int
+    latest: int
+    local: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +45,16 @@ class Explanation:
         snapshot: The snapshot that was looked at; None for a table without one.
         topic: The topic.
         trial: The verdicts, and the boundary or the error.
+        logs: What the topic's partitions hold now, by number; empty where no cluster says.
+        notes: What could not be found out of them.
     """
 
     table: str
     snapshot: int | None
     topic: str
     trial: Trial
+    logs: Mapping[int, LogFacts] = field(default_factory=dict)
+    notes: Sequence[str] = ()
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values; ``resolution`` is null when no rule gives a boundary."""
@@ -47,13 +68,16 @@ class Explanation:
                 {"rule": verdict.rule, "outcome": verdict.outcome, "detail": verdict.detail}
                 for verdict in self.trial.verdicts
             ],
+            "logs": {str(number): asdict(log) for number, log in self.logs.items()},
+            "notes": list(self.notes),
         }
 
 
 def explain_boundary(config: Config, name: str, topic: str, snapshot: int | None, cluster: str) -> Explanation:
     """Try the rules on a table, as a job with ``boundary: auto`` would.
 
-    The cluster is asked only when a control topic of Kafka Connect is to be replayed.
+    The cluster is asked for the topic's log, too, with where the brokers' own part of it begins; if it does not answer
+    soon, that is a note.
 
     Raises:
         NotFoundError: There is no such table or snapshot.
@@ -61,7 +85,18 @@ def explain_boundary(config: Config, name: str, topic: str, snapshot: int | None
     history = open_iceberg(Catalogs(config.catalogs).load(name), name, snapshot_id=snapshot)
     known = KafkaCluster(cluster, config.kafka_cluster(cluster)) if cluster in config.kafka else None
     trial = try_rules(auto_rules(known), BoundaryContext(history, topic))
-    return Explanation(name, history.snapshot_id, topic, trial)
+    logs, notes = _logs(known, topic) if known is not None else ({}, ())
+    return Explanation(name, history.snapshot_id, topic, trial, logs, notes)
+
+
+def _logs(cluster: KafkaCluster, topic: str) -> tuple[Mapping[int, LogFacts], Sequence[str]]:
+    metadata = KafkaMetadata(cluster, deadline=_LOG_DEADLINE_S)
+    try:
+        held = metadata.ranges(metadata.describe(topic).places)
+    except (ExternalError, NotFoundError, AccessDeniedError) as error:
+        return {}, [f"what topic {topic} holds now is not known: {error.message}"]
+    local, notes = tiers(cluster, held)
+    return {at.partition: LogFacts(log.earliest, log.latest, local.get(at)) for at, log in sorted(held.items())}, notes
 
 
 @dataclass(frozen=True, slots=True)

@@ -189,7 +189,10 @@ class HandoverPlan:
 
 @dataclass(frozen=True, slots=True)
 class SourcePlan:
-    """One source. ``history`` meets the tail; ``earlier`` are the stages that are read before it, oldest first."""
+    """One source. ``history`` meets the tail; ``earlier`` are the stages that are read before it, oldest first.
+
+    ``notes`` say what was found between the stages: offsets that they share, and what a hole in a later one hides.
+    """
 
     name: str
     history: HistoryPlan | None
@@ -199,6 +202,7 @@ class SourcePlan:
     table_tail: TableTailPlan | None = None
     earlier: Sequence[HistoryPlan] = ()
     handover: HandoverPlan | None = None
+    notes: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,9 @@ def _source(job: CompiledJob, source: JobSource, request: ReadRequest, position:
     if isinstance(source, TableSource):
         return plan_table_source(job, source, request, position)
     at = source.plan() if position is None else HybridPosition.from_json(position)
-    stages = [*_histories(job, source, request, at)]
+    opened = source.history.open(request, at.pin, at.resolution) if source.history and at.phase == "history" else None
+    stages = [*_histories(job, source, request, at, opened)] if opened is not None else []
+    notes = opened.notes if isinstance(opened, OpenHistorySequence) else ()
     return SourcePlan(
         source.name,
         stages[-1] if stages else None,
@@ -97,6 +99,7 @@ def _source(job: CompiledJob, source: JobSource, request: ReadRequest, position:
         source.event_time.column if source.event_time else None,
         earlier=stages[:-1],
         handover=_handover(source, at),
+        notes=[*(at.resolution.notes if at.resolution else ()), *notes],
     )
 
 
@@ -122,11 +125,8 @@ def _boundary(found: Resolution) -> BoundaryPlan:
 
 
 def _histories(
-    job: CompiledJob, source: HybridSource, request: ReadRequest, at: HybridPosition
+    job: CompiledJob, source: HybridSource, request: ReadRequest, at: HybridPosition, opened: OpenHistory
 ) -> Iterator[HistoryPlan]:
-    if source.history is None or at.phase != "history":
-        return
-    opened = source.history.open(request, at.pin, at.resolution)
     stages: Sequence[OpenHistory] = [opened]
     pins = [at.pin]
     if isinstance(opened, OpenHistorySequence):

@@ -78,6 +78,19 @@ class ScriptedHistory:
                 ranges[at.topic][at.partition] = PartitionRange(part[system.OFFSET][0], part[system.OFFSET][-1] + 1)
         return Boundary({topic: TopicBoundary(found) for topic, found in ranges.items()})
 
+    def spans(
+        self,
+        pin: Json,  # noqa: ARG002 - the protocol's signature
+        topics: Sequence[str],  # noqa: ARG002
+        columns: OffsetNames | None,  # noqa: ARG002
+    ) -> None:
+        """See :meth:`LakeStage.spans`. A script has no statistics."""
+        return
+
+    def unplaced(self, pin: Json, columns: OffsetNames) -> int:  # noqa: ARG002
+        """See :meth:`LakeStage.unplaced`."""
+        return 0
+
     def at_offsets(
         self,
         pin: Json,

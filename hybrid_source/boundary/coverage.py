@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -67,6 +67,9 @@ def from_columns(
     """
     if context.several and names.topic is None:
         return Unusable(f"the source reads several topics, and no column next to {names} says which one a row is of")
+    unnamed = _unnamed(context.history, names) if context.several else 0
+    if unnamed:
+        return Unusable(f"{unnamed} rows have an offset and no {names.topic}: they may be of any of the topics")
     coverage = cover(context.history, names, context.topic)
     if not coverage.partitions and names.topic is None:
         return Unusable(f"{context.history.name} has rows, but none of them has a value in {names}")
@@ -89,6 +92,34 @@ def cover(history: History, names: OffsetNames, topic: str) -> Coverage:
     if found is None:
         found, how = _from_rows(history, names, topic), "a scan"
     return Coverage(dict(sorted(found.items())), how)
+
+
+def file_spans(history: History, names: OffsetNames, topic: str) -> Mapping[int, Sequence[tuple[int, int]]] | None:
+    """By partition, which offsets lie between the lowest and the highest of some file, from file statistics alone.
+
+    Returns:
+        Ranges from (inclusive) and to (exclusive), in their order; None where statistics do not tell.
+    """
+    if not isinstance(history, IcebergHistory):
+        return None
+    found: dict[int, list[tuple[int, int]]] = {}
+    for file in _of_files(history, names):
+        if file is None:
+            return None
+        of, number, low, high = file
+        if of in (None, topic):
+            found.setdefault(number, []).append((low, high + 1))
+    return {number: _united(spans) for number, spans in sorted(found.items())}
+
+
+def _united(spans: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
+    out: list[tuple[int, int]] = []
+    for begin, end in sorted(spans):
+        if out and begin <= out[-1][1]:
+            out[-1] = (out[-1][0], max(out[-1][1], end))
+        else:
+            out.append((begin, end))
+    return out
 
 
 def topics_of(history: History, names: OffsetNames) -> list[str]:
@@ -142,19 +173,25 @@ def _from_statistics(history: History, names: OffsetNames, topic: str) -> dict[i
     if not isinstance(history, IcebergHistory):
         return None
     out: dict[int, Covered] = {}
+    for file in _of_files(history, names):
+        if file is None:
+            return None
+        of, number, low, high = file
+        if of in (None, topic):
+            found = Covered(low, high)
+            out[number] = out[number].join(found) if number in out else found
+    return out
+
+
+def _of_files(history: IcebergHistory, names: OffsetNames) -> Iterator[tuple[str | None, int, int, int] | None]:
+    """Topic (None: no column tells), partition, lowest and highest offset of each file; None: not exactly known."""
     wanted = [names.partition, names.offset, *([names.topic] if names.topic else [])]
     for partition, offset, *topics in history.bounds(wanted):
-        if partition is None or offset is None or partition[0] != partition[1]:
-            return None
-        if topics:
-            if topics[0] is None or topics[0][0] != topics[0][1]:
-                return None
-            if topics[0][0] != topic:
-                continue
-        found = Covered(int(offset[0]), int(offset[1]))
-        number = int(partition[0])
-        out[number] = out[number].join(found) if number in out else found
-    return out
+        topic = topics[0] if topics else (None, None)
+        if partition is None or offset is None or topic is None or partition[0] != partition[1] or topic[0] != topic[1]:
+            yield None
+            return
+        yield topic[0], int(partition[0]), int(offset[0]), int(offset[1])
 
 
 def _from_rows(history: History, names: OffsetNames, topic: str) -> dict[int, Covered]:
@@ -162,6 +199,16 @@ def _from_rows(history: History, names: OffsetNames, topic: str) -> dict[int, Co
     for partition, found in _scanned(history, names, topic):
         out[partition] = out[partition].join(found) if partition in out else found
     return out
+
+
+def _unnamed(history: History, names: OffsetNames) -> int:
+    """How many rows have an offset, and name no topic."""
+    if names.topic is None:
+        return 0
+    topic, offset = column(history.stored, names.topic), column(history.stored, names.offset)
+    query = HistoryQuery(columns=offset.meta.root_names(), where=topic.is_null() & offset.is_not_null())
+    splits = history.plan(query).splits_from()
+    return sum(split.rows.select(pl.len()).collect(engine="streaming").item() for split in splits)
 
 
 def _scanned(history: History, names: OffsetNames, topic: str) -> Iterator[tuple[int, Covered]]:

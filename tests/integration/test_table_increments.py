@@ -16,12 +16,11 @@ from pyiceberg.types import LongType, NestedField, TimestamptzType
 from headrace.kernel.errors import DataError, IdentityError, SnapshotGoneError
 from headrace.kernel.protocols import ReadRequest
 from hybrid_source.history import HistoryQuery
-from hybrid_source.hybrid import EventTime
 from hybrid_source.iceberg_history import open_iceberg
 from hybrid_source.iceberg_increments import CHANGED, NOT_AN_ANCESTOR, OnChange
 from hybrid_source.iceberg_pins import whole_pin
 from hybrid_source.iceberg_versions import newer_pin
-from hybrid_source.source_values import END_OF_HISTORY
+from hybrid_source.source_values import END_OF_HISTORY, EventTime
 from hybrid_source.splits import SplitTarget
 from hybrid_source.table_source import TableSource
 from tests.history_tables import add_deletes as commit_deletes

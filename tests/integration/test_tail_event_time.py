@@ -14,7 +14,7 @@ from headrace.kernel.boundary import TopicPartition
 from headrace.kernel.protocols import ReadRequest
 from headrace.testing import ManualClock
 from hybrid_source import tail_peek, tail_reader
-from hybrid_source.hybrid import EventTime
+from hybrid_source.source_values import EventTime
 from tests.kafka import KafkaHelper
 from tests.tail import (
     MINUTE,

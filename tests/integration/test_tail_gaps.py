@@ -10,7 +10,7 @@ from headrace.kernel.boundary import Boundary, PartitionRange, TopicBoundary, To
 from headrace.kernel.errors import GapError, IdentityError, NotFoundError
 from headrace.kernel.protocols import ReadRequest
 from headrace.testing import ManualClock
-from hybrid_source.hybrid import EventTime
+from hybrid_source.source_values import EventTime
 from tests.kafka import KafkaHelper
 from tests.tail import (
     MINUTE,

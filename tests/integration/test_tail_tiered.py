@@ -9,8 +9,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import polars as pl
 import pytest
 
+from catalog.tables import load_or_create
+from headrace.jobs.boundary import explain_boundary
 from headrace.jobs.builder import Job
 from headrace.jobs.compile import compile_job
 from headrace.jobs.config import Config
@@ -124,6 +127,11 @@ def test_a_plan_shows_both_starts_and_the_job_reads_from_the_remote_tier(
     assert 0 < (shown[topic].local_start or 0) <= count
     assert shown[plain].local_start is None
     assert not tail.notes
+    name = "local.ns.archive"
+    load_or_create(compiled.catalogs, name, pl.Schema({"n": pl.Int64()}))
+    logs = explain_boundary(config, name, topic, None, "default").logs
+    assert (logs[0].earliest, logs[0].latest, logs[0].local) == (0, count, shown[topic].local_start)
+    assert explain_boundary(config, name, plain, None, "default").logs[0].local is None
 
     result = run_job(job.spec(), config, RunOptions(until="caught-up"), SilentObserver(), StopSignal())
     assert result.records == count + 1

@@ -14,7 +14,7 @@ from headrace.kernel.boundary import TopicPartition
 from headrace.kernel.errors import IdentityError, NotFoundError
 from headrace.kernel.protocols import ReadRequest
 from headrace.testing import ManualClock
-from hybrid_source.hybrid import EventTime
+from hybrid_source.source_values import EventTime
 from hybrid_source.tail import AtOffsets
 from hybrid_source.tail_topics import TopicList, TopicPattern
 from tests.jobs import Site, assert_same, encoded, readings, source

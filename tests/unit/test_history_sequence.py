@@ -23,10 +23,12 @@ from headrace.runtime.observer import SilentObserver, StopSignal
 from hybrid_source.boundary import BoundaryContext, NamedColumns
 from hybrid_source.history_sequence import HistorySequence, not_older
 from hybrid_source.history_stage import LakeHistory
+from hybrid_source.iceberg_history import open_iceberg
 from hybrid_source.parquet_history import ParquetHistory, open_parquet
 from hybrid_source.resolution import OffsetNames, Resolution
 from hybrid_source.source_values import END_OF_HISTORY
 from hybrid_source.splits import SplitTarget
+from tests.history_tables import append, arrow, open_catalog
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -86,7 +88,7 @@ def read(sequence: HistorySequence, nexts: dict[int, int], *, trim: bool = False
     sequence = HistorySequence([*earlier, replace(last, rules=[Stated(nexts, trim)])])
     pin = sequence.pin()
     found = sequence.resolve(pin, ["t"])
-    assert Resolution.from_json(found.to_json()) == replace(found, tried=())
+    assert Resolution.from_json(found.to_json()) == replace(found, tried=(), notes=())
     request = ReadRequest(["id", system.PARTITION, system.OFFSET])
     frames = [batch.rows.collect() for batch in sequence.open(request, pin, found).read(None)]
     return pl.concat(frames, how="diagonal").sort(system.PARTITION, system.OFFSET, "id")
@@ -377,3 +379,65 @@ def test_a_stage_with_other_types_is_refused_where_it_stands(tmp_path: Path) -> 
 def test_an_empty_list_of_stages_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"sources\.s\.history: must not be empty"):
         job(tmp_path, "[]")
+
+
+def iceberg(folder: Path, *files: pl.DataFrame) -> LakeHistory:
+    """A table with one file for each frame."""
+    folder.mkdir()
+    table = open_catalog(folder).create_table("ns.t", arrow(files[0]).schema)
+    append(table, *files)
+    return LakeHistory(lambda pin: open_iceberg(table, "local.ns.t", pin=pin), event_time="at")
+
+
+def test_what_a_hole_in_a_later_stage_hides_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    archive = stage(tmp_path / "archive", rows(0, 40))
+    table = iceberg(tmp_path / "table", rows(10, 15), rows(20, 25))
+    sequence = HistorySequence([archive, replace(table, rules=[Stated({0: 32}, trim=True)])])
+    pin = sequence.pin()
+    found = sequence.resolve(pin, ["t"])
+    assert read(sequence, {0: 32}, trim=True)["id"].to_list() == [*range(15), *range(20, 25)]
+    assert [note for note in found.notes if "may hold" in note] == [
+        f"history stage 0 may hold offsets {begin} to {end} of t[0], of which no later stage has a file: they are left "
+        "out, as a later stage begins below them; add them to it, or restrict the stages with where"
+        for begin, end in ((15, 19), (25, 31))
+    ]
+    assert "offsets 15 to 19 of t[0]" in caplog.text
+    alone = sequence.open(ALL, pin, None)
+    assert any("may hold offsets 25 to 39 of partition 0" in note for note in alone.notes)
+    whole = HistorySequence([archive, replace(iceberg(tmp_path / "whole", rows(10, 40)), rules=[Stated({0: 40})])])
+    (note,) = whole.resolve(whole.pin(), ["t"]).notes
+    assert note.startswith(
+        "history stages 0 and 1 share t[0] offsets 10 to 39: they are read from stage 1; of these 30"
+    )
+    assert "all of them were compared" in note
+
+
+@pytest.mark.parametrize("follow", [True, False])
+def test_an_archive_that_names_no_topic_before_a_table_of_several_is_refused(tmp_path: Path, *, follow: bool) -> None:
+    archive = stage(tmp_path / "archive", rows(0, 20))
+    named = [rows(10, 30).with_columns(pl.lit(topic).alias(system.TOPIC)) for topic in "tu"]
+    table = replace(stage(tmp_path / "table", *named), rules=[Named()])
+
+    def planned(first: LakeHistory) -> HistorySequence:
+        sequence = HistorySequence([first, table])
+        _ = sequence.resolve(sequence.pin(), ["t", "u"]) if follow else sequence.open(ALL, sequence.pin(), None)
+        return sequence
+
+    with pytest.raises(BoundaryError, match="share offsets 10 to 19 of partition 0 with topic t of a later") as refused:
+        planned(archive)
+    assert refused.value.code == "STAGE_WITHOUT_TOPIC"
+    assert (refused.value.context["partition"], refused.value.context["available"]) == (0, [10, 20])
+    planned(replace(archive, where=pl.col("id") < 10))
+    planned(stage(tmp_path / "older", rows(0, 10)))
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A boundary of the tests, by columns that name the topic."""
+
+    name: str = "named"
+    looks_for: str = "nothing"
+
+    def resolve(self, context: BoundaryContext) -> Resolution:
+        boundary = Boundary({context.topic: TopicBoundary({0: PartitionRange(10, 30)})})
+        return Resolution(boundary, "named", "", columns=OffsetNames(topic=system.TOPIC))

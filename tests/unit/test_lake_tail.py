@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from headrace.kafka import KafkaCluster
 from headrace.kernel import columns as system
 from headrace.kernel.boundary import Boundary, PartitionRange, TopicBoundary, TopicPartition
+from headrace.kernel.errors import BoundaryError
 from headrace.kernel.protocols import ReadRequest
 from headrace.testing import ManualClock
 from hybrid_source.boundary import auto_rules
@@ -20,9 +22,10 @@ from hybrid_source.history import HistoryQuery
 from hybrid_source.history_stage import LakeHistory, OpenLakeHistory
 from hybrid_source.lake_tail import LakeTail, Wanted, next_window, within
 from hybrid_source.lake_versions import NewerVersion, reach
+from hybrid_source.offset_rows import check_placed
 from hybrid_source.parquet_history import open_parquet
 from hybrid_source.pending import PendingPartitions
-from hybrid_source.resolution import Resolution
+from hybrid_source.resolution import OffsetNames, Resolution
 from hybrid_source.source_values import EventTime
 from hybrid_source.splits import HistoryFile, SplitTarget
 from hybrid_source.tail_position import PartitionState, TailPosition
@@ -175,3 +178,62 @@ def test_a_held_watermark_waits_for_rows_that_are_read_elsewhere() -> None:
     watermark.hold(None)
     watermark.rows(pl.Series([0]), pl.Series([70]), {0: B})
     assert watermark.advance(lambda _: False) == 60
+
+
+def unnamed(tmp_path: Path) -> LakeHistory:
+    """A table whose rows at offset 1 of either partition name no topic."""
+    rows = pl.DataFrame(
+        {
+            "n": [0, 1, 2, 3],
+            "at": pl.Series([0, 1, 2, 3]).cast(pl.Datetime("us")),
+            system.TOPIC: ["a", None, "a", "b"],
+            system.PARTITION: pl.Series([0, 0, 0, 0], dtype=pl.Int32),
+            system.OFFSET: [0, 1, 2, 0],
+        }
+    )
+    rows.write_parquet(tmp_path / "rows.parquet")
+    return LakeHistory(lambda pin: open_parquet(str(tmp_path), pin=pin), rules=auto_rules(NO_CLUSTER), payload=PAYLOAD)
+
+
+def test_rows_that_name_no_topic_are_of_the_only_one(tmp_path: Path) -> None:
+    lake = unnamed(tmp_path)
+    pin = lake.pin()
+    resolution = lake.resolve(pin, ["a"])
+    assert resolution.columns is not None
+    position = TailPosition({A: PartitionState(0)}).to_json()
+    ends = reach(resolution, {A: 0})
+    request = ReadRequest(["n", system.TOPIC])
+    replay = lake.replay(request, pin, resolution.columns, position, ends, time=None, floor=None, clock=ManualClock())
+    batch = replay.poll()
+    assert batch is not None
+    assert batch.rows.rows() == [(0, "a"), (1, "a"), (2, "a")]
+
+
+def test_rows_that_name_none_of_several_topics_are_refused(tmp_path: Path) -> None:
+    lake = unnamed(tmp_path)
+    pin = lake.pin()
+    with pytest.raises(BoundaryError, match="no boundary") as none:
+        lake.resolve(pin, ["a", "b"])  # it would be the same row that says how far either has come
+    assert "1 rows have an offset and no _kafka_topic" in none.value.detail
+    columns = OffsetNames(topic=system.TOPIC)
+    b = TopicPartition("b", 0)
+    position = TailPosition({A: PartitionState(0), b: PartitionState(0)}).to_json()
+    request = ReadRequest(["n"])
+    replay = lake.replay(request, pin, columns, position, {A: 3, b: 1}, time=None, floor=None, clock=ManualClock())
+    with pytest.raises(BoundaryError, match=r"1 rows of .* do not say which topic they are of") as refused:
+        replay.poll()
+    assert refused.value.code == "ROWS_WITHOUT_TOPIC"
+    assert (refused.value.context["partition"], refused.value.context["wanted"]) == (0, 1)
+
+
+def test_rows_without_an_offset_are_not_left_out_of_a_history_in_the_order_of_offsets(tmp_path: Path) -> None:
+    lake = unnamed(tmp_path)
+    whole = pl.read_parquet(tmp_path / "rows.parquet")
+    loose = whole.with_columns(pl.lit(None, pl.Int64).alias(system.OFFSET), n=pl.col("n") + 10)
+    loose.write_parquet(tmp_path / "loose.parquet")
+    columns = OffsetNames(topic=system.TOPIC)
+    assert lake.unplaced(lake.pin(), columns) == 4
+    assert replace(lake, where=pl.col(system.OFFSET).is_not_null()).unplaced(lake.pin(), columns) == 0
+    with pytest.raises(BoundaryError, match=r"4 rows .* of a, b have no partition or no offset") as refused:
+        check_placed(4, columns, ["a", "b"])
+    assert refused.value.code == "ROWS_WITHOUT_OFFSET"

@@ -23,7 +23,7 @@ from headrace.kernel.boundary import Boundary, microseconds, timestamp
 from headrace.kernel.errors import BoundaryError, DataError, InternalError, SchemaError, SnapshotGoneError, SpecError
 from headrace.kernel.protocols import ReadRequest
 from headrace.testing import ManualClock
-from hybrid_source.hybrid import EventTime
+from hybrid_source.source_values import EventTime
 from hybrid_source.splits import SplitTarget
 from hybrid_source.table_reader import TableReader
 from hybrid_source.table_source import TableSource

@@ -16,7 +16,7 @@ from headrace.kernel.errors import GapError, IdentityError, InternalError, Schem
 from headrace.kernel.protocols import ReadRequest
 from headrace.testing import ManualClock
 from hybrid_source.decode import JsonDecoder
-from hybrid_source.hybrid import EventTime
+from hybrid_source.source_values import EventTime
 from hybrid_source.tail_bounds import Bounds
 from hybrid_source.tail_offsets import AtOffsets, LogOffsets
 from hybrid_source.tail_position import LostRange, PartitionState, TailPosition
