@@ -19,8 +19,9 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 from headrace.jobs.graph import JobGraph, SinkNode, StepNode, build_graph
 from headrace.jobs.names import JobName, TableName, suggest
 from headrace.jobs.parse import parse_job
-from headrace.jobs.spec import History, IcebergSink, JobSpec, TableHistory
+from headrace.jobs.spec import IcebergSink, JobSpec
 from headrace.jobs.spec_joins import JoinStep
+from headrace.jobs.spec_sources import History, TableHistory
 from headrace.jobs.spec_steps import LookupStep, UnionStep, WindowStep
 from headrace.kernel.durations import format_duration_us
 from headrace.kernel.errors import SpecError

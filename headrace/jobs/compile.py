@@ -24,9 +24,10 @@ from headrace.jobs.graph import JobGraph, StepNode, build_graph
 from headrace.jobs.graph import SinkNode as SpecSink
 from headrace.jobs.graph_sources import gives_versions
 from headrace.jobs.names import suggest
-from headrace.jobs.spec import ChangelogSpec, IcebergSink, JobSpec, KafkaSink
+from headrace.jobs.spec import IcebergSink, JobSpec, KafkaSink
 from headrace.jobs.spec_custom import CustomStep
 from headrace.jobs.spec_joins import JoinStep
+from headrace.jobs.spec_sources import ChangelogSpec
 from headrace.jobs.spec_steps import (
     DropStep,
     LookupStep,

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 from headrace.jobs.config import Config
-from headrace.jobs.spec import SourceSpec, TailSpec
 from headrace.jobs.spec_boundary import BoundaryColumns, BoundaryConnect, BoundaryOffsets, BoundaryTimestamp
+from headrace.jobs.spec_sources import SourceSpec, TailSpec
 from headrace.kafka.cluster import KafkaCluster
 from headrace.kernel import columns as system
 from headrace.kernel.boundary import TopicPartition

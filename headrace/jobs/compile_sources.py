@@ -14,10 +14,11 @@ from headrace.jobs.config import Config
 from headrace.jobs.graph import JobGraph
 from headrace.jobs.graph_sources import gives_changes
 from headrace.jobs.names import suggest
-from headrace.jobs.spec import (
+from headrace.jobs.spec import JobSpec
+from headrace.jobs.spec_base import Path
+from headrace.jobs.spec_sources import (
     DEFAULT_CONCURRENCY,
     ChangelogSpec,
-    JobSpec,
     SourceSpec,
     StartAtOffsets,
     StartAtTimestamp,
@@ -25,8 +26,7 @@ from headrace.jobs.spec import (
     TableTailSpec,
     TailSpec,
 )
-from headrace.jobs.spec import History as HistorySpec
-from headrace.jobs.spec_base import Path
+from headrace.jobs.spec_sources import History as HistorySpec
 from headrace.jobs.values import Expression
 from headrace.kernel import columns as system
 from headrace.kernel.errors import SpecError

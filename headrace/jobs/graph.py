@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from headrace.jobs.graph_sources import check_source, gives_changes
 from headrace.jobs.graph_steps import check_step
 from headrace.jobs.names import suggest
-from headrace.jobs.spec import AnySink, IcebergSink, JobSpec, SourceSpec
+from headrace.jobs.spec import AnySink, IcebergSink, JobSpec
 from headrace.jobs.spec_custom import CustomStep
 from headrace.jobs.spec_joins import JoinSpec, JoinStep
+from headrace.jobs.spec_sources import SourceSpec
 from headrace.jobs.spec_steps import (
     AggregateStep,
     AnyStep,

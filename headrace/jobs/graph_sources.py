@@ -8,7 +8,8 @@ import polars as pl
 
 from headrace.jobs.column_types import parse_schema
 from headrace.jobs.names import suggest
-from headrace.jobs.spec import ChangelogSpec, JobSpec, SourceSpec, TailSpec
+from headrace.jobs.spec import JobSpec
+from headrace.jobs.spec_sources import ChangelogSpec, SourceSpec, TailSpec
 from headrace.jobs.table_tail import check_table_tail
 
 

@@ -11,7 +11,7 @@ from catalog.changing import RetryPolicy
 from catalog.leases import Lease, find_leases, own_prefix, release, take
 from headrace.jobs.compile import CompiledJob
 from headrace.jobs.compile_sources import JobSource
-from headrace.jobs.spec import TableHistory
+from headrace.jobs.spec_sources import TableHistory
 from headrace.jobs.spec_tables import IcebergTable
 from headrace.kernel.clock import Clock, SystemClock
 from headrace.kernel.errors import HeadraceError, SnapshotGoneError

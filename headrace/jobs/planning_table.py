@@ -10,7 +10,7 @@ from catalog.leases import Lease
 from headrace.jobs.compile import CompiledJob
 from headrace.jobs.compile_sources import JobSource
 from headrace.jobs.plan import HistoryPlan, SnapshotPlan, SourcePlan, TableTailPlan
-from headrace.jobs.spec import History, TableHistory
+from headrace.jobs.spec_sources import History, TableHistory
 from headrace.kernel.protocols import Json, ReadRequest
 from hybrid_source.history import HistoryPlan as PlannedHistory
 from hybrid_source.iceberg_increments import is_change, operation

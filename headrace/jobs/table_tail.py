@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from headrace.jobs.spec import IcebergSink, JobSpec, SourceSpec, TableHistory, TableTailSpec
+from headrace.jobs.spec import IcebergSink, JobSpec
+from headrace.jobs.spec_sources import SourceSpec, TableHistory, TableTailSpec
 
 
 def check_table_tail(spec: JobSpec, name: str, source: SourceSpec, tail: TableTailSpec) -> None:

@@ -240,3 +240,6 @@ AnyNumber = Annotated[
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
 ]
 """One string, or a list of them, which may be empty."""
+
+Option = str | int | float | bool
+"""The value of an option that is handed on to librdkafka."""

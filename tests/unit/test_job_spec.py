@@ -13,7 +13,8 @@ from headrace.jobs.column_types import parse_schema, parse_type, type_name
 from headrace.jobs.graph import build_graph
 from headrace.jobs.loading import load_job, load_job_text
 from headrace.jobs.parse import parse_job
-from headrace.jobs.spec import JobSpec, StartAtTimestamp, TableHistory, json_schema
+from headrace.jobs.spec import JobSpec, json_schema
+from headrace.jobs.spec_sources import StartAtTimestamp, TableHistory
 from headrace.jobs.spec_steps import WindowStep
 from headrace.jobs.spec_yaml import read_yaml
 from headrace.kernel.errors import NotFoundError, SpecError
