@@ -28,6 +28,7 @@ from operators.aggregate_set import build_all, check_keys, read_aggregates, stat
 from operators.aggregates import Aggregate
 from operators.determinism import weakest
 from operators.errors import computing
+from operators.merged import engine_for
 from operators.partials import ROWS
 from operators.row_order import order
 from operators.untimed import UntimedInstance, UntimedOperator
@@ -167,9 +168,10 @@ class KeyedAggregateInstance(UntimedInstance):
     def _merged(self, before: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
         identity = [*self._operator.keys, *value_columns(before.columns)]
         return (
-            pl.concat([before, rows])
+            pl.concat([before.lazy(), rows.lazy()])
             .group_by(identity)
             .agg(partials.reductions(name for name in before.columns if name not in identity))
+            .collect(engine=engine_for(before.height + rows.height))
         )
 
     def _changes(self, before: pl.DataFrame, after: pl.DataFrame) -> Emission:
@@ -182,9 +184,11 @@ def _difference(before: pl.DataFrame, after: pl.DataFrame, by: Sequence[str]) ->
     """Rows of both whose key has another row in the other one, sorted by key, the one before first."""
     keyed = [*map(pl.col, by), pl.lit(0).alias(_ALL)]
     rows = pl.concat([before, after])
-    old = before.select(*keyed, pl.int_range(pl.len()).alias(_OLD))
-    new = after.select(*keyed, pl.int_range(before.height, rows.height, dtype=pl.Int64).alias(_NEW))
-    pairs = old.join(new, on=[*by, _ALL], how="full", coalesce=True, nulls_equal=True)
+    old = before.select(*keyed, pl.int_range(pl.len()).alias(_OLD)).lazy()
+    new = after.select(*keyed, pl.int_range(before.height, rows.height, dtype=pl.Int64).alias(_NEW)).lazy()
+    pairs = old.join(new, on=[*by, _ALL], how="full", coalesce=True, nulls_equal=True).collect(
+        engine=engine_for(rows.height)
+    )
     same = pairs[_OLD].is_not_null() & pairs[_NEW].is_not_null()
     for name in before.columns:
         if name not in {*by, columns.WEIGHT}:

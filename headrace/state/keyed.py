@@ -58,7 +58,7 @@ class Sizes:
     fan: int = 4
     segment: int = 1 << 19
     sweep: int = 1 << 18
-    share: int = 5
+    share: int = 3
     most: int = 24
 
 
