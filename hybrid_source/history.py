@@ -202,7 +202,7 @@ class History(Protocol):
 
         Raises:
             SnapshotGoneError: Some of it is no longer there.
-            UserError: ``TABLE_UNSUPPORTED``: it holds what cannot be read rightly (equality deletes).
+            UserError: ``TABLE_UNSUPPORTED``: it holds what cannot be read rightly.
         """
 
 

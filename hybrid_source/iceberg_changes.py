@@ -2,8 +2,9 @@
 
 The difference of two snapshots, by data file: rows of a file that is gone, as far as they were live, are taken away;
 those of a new file are added; of a file whose delete files have changed, the rows are taken away that are deleted now
-and were not before. So copy-on-write and merge-on-read give the same changes. Rows that a rewrite has only moved are in
-both and cancel out (:func:`hybrid_source.history_rows.net`), for which the whole change is read as one split.
+and were not before, whether by position or by value. So copy-on-write and merge-on-read give the same changes. Rows
+that a rewrite has only moved are in both and cancel out (:func:`hybrid_source.history_rows.net`), for which the whole
+change is read as one split.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from pyiceberg.manifest import ManifestContent, ManifestFile
 from pyiceberg.table import ManifestGroupPlanner, Table
 from pyiceberg.table.snapshots import Snapshot
 
-from hybrid_source.iceberg_plan import Compactor, PlanReport, delete_index, opened_manifests
+from hybrid_source.iceberg_deletes import DeleteIndex
+from hybrid_source.iceberg_plan import Compactor, PlanReport, opened_manifests
 from hybrid_source.splits import FileChange, HistoryFile
 
 
@@ -41,7 +43,7 @@ def plan_changes(
 
     Raises:
         FileNotFoundError: A manifest is gone.
-        UserError: ``TABLE_UNSUPPORTED``: equality deletes among them.
+        UserError: ``TABLE_UNSUPPORTED``: deletes among them that cannot be applied.
     """
     old, new = _Manifests(table, before), _Manifests(table, after)
     if old.deletes.keys() == new.deletes.keys():  # then what stands in one manifest of both is unchanged
@@ -91,6 +93,7 @@ class _Manifests:
         """The live files that may hold wanted rows, with the deletes that apply to them."""
         planner = ManifestGroupPlanner(table.metadata, table.io, row_filter)
         data: list[ManifestFile] = list(self.data.values())
-        compact = Compactor(table, name, delete_index(planner, list(self.deletes.values()), name), event_time)
+        deletes = DeleteIndex(table, name).read(list(self.deletes.values()), row_filter)
+        compact = Compactor(table, name, deletes, event_time)
         for entries in opened_manifests(planner, data):
             yield from map(compact, entries)

@@ -13,13 +13,13 @@ from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import ManifestContent, ManifestEntry
 from pyiceberg.table import Table
-from pyiceberg.table.delete_file_index import DeleteFileIndex
 from pyiceberg.table.snapshots import Snapshot
 
 from catalog.errors import mapping
 from headrace.kernel.protocols import Json
 from hybrid_source.history import HistoryPlan, HistoryQuery
 from hybrid_source.history_rows import source_schema
+from hybrid_source.iceberg_bounds import event_time_bounds, exact_bounds, lacks_event_time
 from hybrid_source.iceberg_changes import plan_changes
 from hybrid_source.iceberg_increments import (
     Increment,
@@ -34,9 +34,6 @@ from hybrid_source.iceberg_plan import (
     Compactor,
     PlanReport,
     data_entries,
-    event_time_bounds,
-    exact_bounds,
-    lacks_event_time,
     plan_files,
 )
 from hybrid_source.iceberg_scan import IcebergScanner
@@ -212,7 +209,7 @@ class IcebergHistory:
         """
         if column not in self._times:
             field = self._table.schema().find_field(column)
-            compact = Compactor(self._table, self._name, DeleteFileIndex(), None)
+            compact = Compactor(self._table, self._name, None, None)
             bounds: list[tuple[int, int]] = []
             unknown: list[HistoryFile] = []
             for entry in chain.from_iterable(self._entries()):

@@ -18,7 +18,6 @@ from typing import Any, Final, Literal, TypeAlias
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.manifest import ManifestContent, ManifestEntry, ManifestEntryStatus, ManifestFile
 from pyiceberg.table import ManifestGroupPlanner, Table
-from pyiceberg.table.delete_file_index import DeleteFileIndex
 from pyiceberg.table.snapshots import Snapshot
 
 from catalog.ancestry import Ancestry
@@ -140,7 +139,7 @@ def plan_increment(
         FileNotFoundError: A manifest is gone.
         UserError: ``TABLE_UNSUPPORTED``.
     """
-    compact = Compactor(table, name, DeleteFileIndex(), event_time, bounds)
+    compact = Compactor(table, name, None, event_time, bounds)
     manifests = {snapshot.snapshot_id: added_manifests(table, snapshot) for snapshot in wanted.appends}
     every = [manifest for found in manifests.values() for manifest in found]
     files: list[HistoryFile] = []

@@ -10,32 +10,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pyiceberg.conversions import from_bytes
 from pyiceberg.expressions import BooleanExpression
-from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestContent, ManifestEntry, ManifestFile
+from pyiceberg.manifest import FileFormat, ManifestContent, ManifestEntry, ManifestFile
 from pyiceberg.table import ManifestGroupPlanner, Table
-from pyiceberg.table.delete_file_index import DeleteFileIndex
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import IdentityTransform
-from pyiceberg.types import (
-    DateType,
-    IntegerType,
-    LongType,
-    NestedField,
-    PrimitiveType,
-    TimestampNanoType,
-    TimestampType,
-    TimestamptzNanoType,
-    TimestamptzType,
-)
 
-from headrace.kernel.errors import UserError
-from hybrid_source.splits import NO_EVENT_TIME, DeleteFile, HistoryFile
+from hybrid_source.iceberg_bounds import exact_bounds, lowest_event_time
+from hybrid_source.iceberg_deletes import DeleteIndex, unsupported
+from hybrid_source.splits import HistoryFile
 
 _MANIFESTS_AT_ONCE: Final = 4
-_DAY_US: Final = 86_400_000_000
-_DATE_BYTES: Final = 4
-_INT_BYTES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +36,7 @@ class PlanReport:
         records_total: Rows in them.
         manifests: Data manifests that were opened.
         manifests_total: Data manifests of the snapshot.
-        files_with_deletes: Files whose rows are filtered by position deletes or deletion vectors.
+        files_with_deletes: Files some of whose rows are deleted.
     """
 
     files: int
@@ -84,13 +69,13 @@ def plan_files(
         bounds: Columns whose bounds are wanted by file.
 
     Raises:
-        UserError: ``TABLE_UNSUPPORTED``: equality deletes, encrypted files, or files that are not Parquet.
+        UserError: ``TABLE_UNSUPPORTED``: deletes that cannot be applied, encrypted files, or files other than Parquet.
     """
     if snapshot is None:
         return [], PlanReport(0, 0, 0, 0, 0, 0)
     planner = ManifestGroupPlanner(table.metadata, table.io, row_filter)
     manifests = snapshot.manifests(table.io)
-    deletes = delete_index(planner, [m for m in manifests if m.content == ManifestContent.DELETES], name)
+    deletes = DeleteIndex(table, name).read([m for m in manifests if m.content == ManifestContent.DELETES], row_filter)
     data = [m for m in manifests if m.content == ManifestContent.DATA]
     compact = Compactor(table, name, deletes, event_time, bounds)
     files: list[HistoryFile] = []
@@ -109,59 +94,10 @@ def data_entries(table: Table, snapshot: Snapshot | None) -> Iterator[list[Manif
     yield from opened_manifests(ManifestGroupPlanner(table.metadata, table.io), manifests)
 
 
-def exact_bounds(file: DataFile, fields: Sequence[NestedField]) -> tuple[tuple[Any, Any] | None, ...]:
-    """The (lower, upper) bounds of some fields in a data file; None where they are not exact.
-
-    Bounds do not show nulls: a file with nulls in a field, or that does not count them, has none.
-    """
-    return tuple(_exact_bounds(file, field) for field in fields)
-
-
-def _exact_bounds(file: DataFile, field: NestedField) -> tuple[Any, Any] | None:
-    low = (file.lower_bounds or {}).get(field.field_id)
-    high = (file.upper_bounds or {}).get(field.field_id)
-    nulls = (file.null_value_counts or {}).get(field.field_id)
-    if low is None or high is None or nulls != 0:
-        return None
-    kind = field.field_type
-    if not isinstance(kind, PrimitiveType):
-        return None
-    if isinstance(kind, LongType) and len(low) == _INT_BYTES:  # an int that was promoted since
-        kind = IntegerType()
-    return from_bytes(kind, low), from_bytes(kind, high)
-
-
 def opened_manifests(planner: ManifestGroupPlanner, manifests: Sequence[ManifestFile]) -> Iterator[list[ManifestEntry]]:
     """The live entries of each manifest that may hold rows of the planner's filter; a few manifests at a time."""
     for start in range(0, len(manifests), _MANIFESTS_AT_ONCE):
         yield from planner.plan_manifest_entries(manifests[start : start + _MANIFESTS_AT_ONCE])
-
-
-def delete_index(planner: ManifestGroupPlanner, manifests: Sequence[ManifestFile], name: str) -> DeleteFileIndex:
-    """The delete files of some manifests.
-
-    Raises:
-        UserError: ``TABLE_UNSUPPORTED``: equality deletes.
-    """
-    index = DeleteFileIndex()
-    for entries in opened_manifests(planner, manifests):
-        for entry in entries:
-            file = entry.data_file
-            if file.content == DataFileContent.EQUALITY_DELETES:
-                raise unsupported(name, file, "equality deletes, which cannot be applied")
-            index.add_delete_file(entry, partition_key=file.partition)
-    return index
-
-
-def unsupported(name: str, file: DataFile, what: str) -> UserError:
-    """The refusal of a table with files that cannot be read rightly."""
-    return UserError(
-        f"table {name} has {what}",
-        detail=file.file_path,
-        hint="rewrite the table's files (compaction) as plain Parquet without delete files, or pin an earlier snapshot",
-        code="TABLE_UNSUPPORTED",
-        context={"table": name, "file": file.file_path},
-    )
 
 
 class Compactor:
@@ -171,7 +107,7 @@ class Compactor:
         self,
         table: Table,
         name: str,
-        deletes: DeleteFileIndex,
+        deletes: DeleteIndex | None,
         event_time: str | None,
         bounds: Sequence[str] = (),
     ) -> None:
@@ -186,7 +122,7 @@ class Compactor:
         }
 
     def __call__(self, entry: ManifestEntry) -> HistoryFile:
-        """The entry's file, with the position deletes that apply to it.
+        """The entry's file, with the deletes that apply to it.
 
         Raises:
             UserError: ``TABLE_UNSUPPORTED``.
@@ -196,54 +132,15 @@ class Compactor:
             raise unsupported(self._name, file, f"data files in {file.file_format.value}; only Parquet is read")
         if file.key_metadata is not None:
             raise unsupported(self._name, file, "encrypted data files")
-        deletes = self._deletes.for_data_file(entry.sequence_number or 0, file, partition_key=file.partition)
         return HistoryFile(
             file.file_path,
             max(file.record_count, 0),
             file.file_size_in_bytes,
-            None if self._field is None else _low(file, self._field),
+            None if self._field is None else lowest_event_time(file, self._field),
             (file.spec_id, file.partition) if file.spec_id in self._identity else None,
-            tuple(sorted((_delete_file(self._name, found) for found in deletes), key=lambda found: found.path)),
+            self._deletes.of(entry) if self._deletes is not None else (),
             exact_bounds(file, self._bounded),
         )
-
-
-def _delete_file(name: str, file: DataFile) -> DeleteFile:
-    if file.file_format not in {FileFormat.PARQUET, FileFormat.PUFFIN}:
-        raise unsupported(name, file, f"delete files in {file.file_format.value}")
-    return DeleteFile(file.file_path, vector=file.file_format == FileFormat.PUFFIN)
-
-
-def _low(file: DataFile, field: NestedField) -> int | None:
-    """Lower bound of the event time in microseconds, floored; None without statistics."""
-    low = _event_time((file.lower_bounds or {}).get(field.field_id), field)
-    return NO_EVENT_TIME if low is None and lacks_event_time(file, field) else low
-
-
-def lacks_event_time(file: DataFile, field: NestedField) -> bool:
-    """Whether the statistics say that no row of a file has an event time."""
-    nulls = (file.null_value_counts or {}).get(field.field_id)
-    return nulls is not None and nulls == file.record_count
-
-
-def event_time_bounds(file: DataFile, field: NestedField) -> tuple[int, int] | None:
-    """Bounds of the event time in microseconds, both floored, both inclusive; None without statistics."""
-    low = _event_time((file.lower_bounds or {}).get(field.field_id), field)
-    high = _event_time((file.upper_bounds or {}).get(field.field_id), field)
-    return None if low is None or high is None else (low, high)
-
-
-def _event_time(bound: bytes | None, field: NestedField) -> int | None:
-    if bound is None:
-        return None
-    kind = field.field_type
-    if isinstance(kind, DateType) or len(bound) == _DATE_BYTES:  # a date that was promoted to a timestamp since
-        return int(from_bytes(DateType(), bound)) * _DAY_US
-    if isinstance(kind, (TimestampNanoType, TimestamptzNanoType)):
-        return int(from_bytes(kind, bound)) // 1000
-    if isinstance(kind, (TimestampType, TimestamptzType)):
-        return int(from_bytes(kind, bound))
-    return None
 
 
 def _report(

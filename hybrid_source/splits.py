@@ -37,15 +37,17 @@ class SplitTarget:
 
 @dataclass(frozen=True, slots=True)
 class DeleteFile:
-    """A file of deleted row positions.
+    """A file of deleted rows.
 
     Attributes:
         path: Its location.
-        vector: A Puffin file of deletion vectors (Iceberg v3), not a Parquet file of (path, position).
+        vector: A Puffin file of deletion vectors (Iceberg v3), not a Parquet file.
+        equality: Ids of the fields by whose values it names deleted rows; empty: it names them by path and position.
     """
 
     path: str
     vector: bool
+    equality: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ class FileChange:
 
     Attributes:
         file: The file.
-        before: Where the positions of the rows stand that were deleted before; None: the file was not there.
+        before: Where the rows stand that were deleted before; None: the file was not there.
         after: Likewise afterwards; None: the file is there no longer.
     """
 
@@ -73,7 +75,7 @@ class HistoryFile:
         nbytes: Size.
         low: Smallest event time in microseconds; None without statistics.
         partition: Iceberg partition (spec id, values) where reading needs it.
-        deletes: Where positions of its deleted rows stand.
+        deletes: Where its deleted rows stand.
         bounds: Exact (lower, upper) bounds of the columns that the query asked for; None where there are none.
         changes: The changed files, instead of one file.
     """

@@ -87,9 +87,9 @@ def append_arrow(table: Table, rows: pa.Table) -> None:
         snapshot.append_data_file(_data_file(table, rows, Record()))
 
 
-def append_files(table: Table, *frames: pl.DataFrame) -> None:
-    """Append to an unpartitioned table: one snapshot, a data file of each frame."""
-    with table.transaction() as transaction, transaction.update_snapshot().fast_append() as snapshot:
+def append_files(table: Table, *frames: pl.DataFrame, facts: dict[str, str] | None = None) -> None:
+    """Append to an unpartitioned table: one snapshot, with ``facts`` in its summary; a data file of each frame."""
+    with table.transaction() as transaction, transaction.update_snapshot(facts or {}).fast_append() as snapshot:
         for frame in frames:
             snapshot.append_data_file(_data_file(table, arrow(frame).cast(table.schema().as_arrow()), Record()))
 
@@ -128,7 +128,11 @@ def append_with_bounds(table: Table, rows: pa.Table, bounds: dict[str, tuple[int
 
 
 def _data_file(
-    table: Table, rows: pa.Table, partition: Record, bounds: dict[str, dict[int, bytes]] | None = None
+    table: Table,
+    rows: pa.Table,
+    partition: Record,
+    bounds: dict[str, dict[int, bytes]] | None = None,
+    keys: list[int] | None = None,
 ) -> DataFile:
     path = f"{table.location()}/data/{uuid.uuid4()}.parquet"
     output = table.io.new_output(path)
@@ -142,13 +146,13 @@ def _data_file(
         parquet_path_to_id_mapping(table.schema()),
     )
     file = DataFile.from_args(
-        content=DataFileContent.DATA,
+        content=DataFileContent.EQUALITY_DELETES if keys else DataFileContent.DATA,
         file_path=path,
         file_format=FileFormat.PARQUET,
         partition=partition,
         file_size_in_bytes=len(output),
         sort_order_id=None,
-        equality_ids=None,
+        equality_ids=keys,
         key_metadata=None,
         **{**statistics.to_serialized_dict(), **(bounds or {})},
     )
@@ -167,25 +171,28 @@ def position_deletes(table: Table, rows: list[tuple[str, int]]) -> DataFile:
     paths = sorted({path for path, _ in rows})
     bounds = {2147483546: paths[0].encode()}, {2147483546: paths[-1].encode()}
     columns = {"file_path": [path for path, _ in sorted(rows)], "pos": [position for _, position in sorted(rows)]}
-    return _delete_file(table, pa.table(columns, schema=schema), DataFileContent.POSITION_DELETES, bounds, None)
+    return _delete_file(table, pa.table(columns, schema=schema), bounds)
 
 
-def equality_deletes(table: Table, name: str, values: list[Any]) -> DataFile:
-    """An equality delete file on one column."""
-    field_id = table.schema().find_field(name).field_id
-    kind = table.schema().as_arrow().field(name).type
-    schema = pa.schema([pa.field(name, kind, metadata={b"PARQUET:field_id": str(field_id).encode()})])
-    rows = pa.table({name: values}, schema=schema)
-    return _delete_file(table, rows, DataFileContent.EQUALITY_DELETES, ({}, {}), [field_id])
+def equality_deletes(table: Table, rows: pl.DataFrame, keys: list[str], partition: Record | None = None) -> DataFile:
+    """An equality delete file (Iceberg spec v2) by some columns of rows that may have others, too."""
+    schema = table.schema()
+    known = pa.schema([schema.as_arrow().field(name) for name in rows.columns])
+    ids = [schema.find_field(name).field_id for name in keys]
+    return _data_file(table, arrow(rows).cast(known), partition or Record(), keys=ids)
 
 
-def add_deletes(table: Table, *files: DataFile) -> None:
-    """Commit delete files (pyiceberg has no writer for them)."""
+def add_deletes(
+    table: Table, *files: DataFile, rows: pl.DataFrame | None = None, partition: Record | None = None
+) -> None:
+    """Commit delete files (pyiceberg has no writer for them), and rows in the same snapshot."""
+    operation = Operation.DELETE if rows is None else Operation.OVERWRITE
     with table.transaction() as transaction:
-        producer = RowDelta(
-            Operation.DELETE, transaction, table.io, uuid.uuid4(), snapshot_properties={}, branch="main"
-        )
+        producer = RowDelta(operation, transaction, table.io, uuid.uuid4(), snapshot_properties={}, branch="main")
         producer.deletes = list(files)
+        if rows is not None:
+            data = arrow(rows).cast(table.schema().as_arrow())
+            producer.append_data_file(_data_file(table, data, partition or Record()))
         producer.commit()
 
 
@@ -224,16 +231,14 @@ class RowDelta(_FastAppendFiles):  # type: ignore[misc]
 def _delete_file(
     table: Table,
     rows: pa.Table,
-    content: DataFileContent,
     bounds: tuple[dict[int, bytes], dict[int, bytes]],
-    equality_ids: list[int] | None,
 ) -> DataFile:
     path = f"{table.location()}/data/{uuid.uuid4()}-deletes.parquet"
     output = table.io.new_output(path)
     with output.create() as stream:
         pq.write_table(rows, stream)
     file = DataFile.from_args(
-        content=content,
+        content=DataFileContent.POSITION_DELETES,
         file_path=path,
         file_format=FileFormat.PARQUET,
         partition=Record(),
@@ -241,7 +246,7 @@ def _delete_file(
         file_size_in_bytes=len(output),
         lower_bounds=bounds[0],
         upper_bounds=bounds[1],
-        equality_ids=equality_ids,
+        equality_ids=None,
         column_sizes=None,
         value_counts=None,
         null_value_counts=None,

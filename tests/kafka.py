@@ -77,7 +77,7 @@ class KafkaHelper:
         """Write plain records to one partition and give their offsets."""
         producer = Producer(self.config(**{"linger_ms": 0, **options}))
         common = {"topic": topic, "partition": partition, "key": key, "timestamp": timestamp_ms}
-        return _write(producer, ({**common, "value": value} for value in values))
+        return write(producer, ({**common, "value": value} for value in values))
 
     @contextmanager
     def transaction(self, transactional_id: str | None = None, **options: Any) -> Iterator[Transaction]:
@@ -167,7 +167,7 @@ class Transaction:
     ) -> list[int]:
         """Write records and wait until the broker has them; gives their offsets."""
         common = {"topic": topic, "partition": partition, "timestamp": timestamp_ms}
-        return _write(self.producer, ({**common, "value": value} for value in values))
+        return write(self.producer, ({**common, "value": value} for value in values))
 
     def commit(self) -> None:
         self.producer.commit_transaction(SECONDS)
@@ -184,7 +184,7 @@ def _led(admin: AdminClient, topic: str) -> list[int]:
     return [number for number, partition in found.items() if partition.leader >= 0]
 
 
-def _write(producer: Producer, records: Iterable[dict[str, Any]]) -> list[int]:
+def write(producer: Producer, records: Iterable[dict[str, Any]]) -> list[int]:
     """Write records (produce's own arguments), wait until the broker has them, and give their offsets."""
     offsets: list[int] = []
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from headrace.kernel import columns as system
 from headrace.kernel.boundary import TopicPartition
 from headrace.testing.script import Cut, Script, ScriptedLog
 from hybrid_source.hybrid import EventTime, HandoverPolicy
@@ -19,11 +20,20 @@ if TYPE_CHECKING:
 EPOCH = datetime(2026, 1, 1)  # noqa: DTZ001 - a naive event time
 BOUND_S = 20
 ON_GAP: tuple[OnGap, ...] = ("fail", "record")
+LATE = "z"
+"""Key of the rows that lie further behind than the bound allows, and of no others."""
+WINDOW_S = 30
 PAYLOAD = pl.Schema({"ts": pl.Datetime("us"), "k": pl.String(), "v": pl.Int64()})
 
 
-def random_log(dice: random.Random, most: int = 12) -> ScriptedLog:
-    """Up to four partitions of one or two topics, with holes; a row lies at most BOUND_S behind an earlier one."""
+def random_log(dice: random.Random, most: int = 12, late: float = 0) -> ScriptedLog:
+    """Up to four partitions of one or two topics, with holes; a row lies at most BOUND_S behind an earlier one.
+
+    Args:
+        dice: What it depends on.
+        most: Rows in a partition.
+        late: Share of the rows that lie behind that by a window and more; their key is LATE.
+    """
     partitions, offsets, ends = {}, {}, {}
     topics = ["one", "two"][: dice.randint(1, 2)]
     for number in range(dice.randint(1, 4)):
@@ -32,10 +42,12 @@ def random_log(dice: random.Random, most: int = 12) -> ScriptedLog:
         for _ in range(dice.randint(0, most)):
             if dice.random() < 0.25:
                 next_ += dice.randint(1, 4)
-            seconds = newest + dice.randint(-BOUND_S, 30)
+            seconds, key = newest + dice.randint(-BOUND_S, 30), dice.choice("abc")
+            if late and dice.random() < late:
+                seconds, key = newest - BOUND_S - WINDOW_S - dice.randint(1, 100), LATE
             newest = max(newest, seconds)
             time = None if dice.random() < 0.1 else EPOCH + timedelta(seconds=seconds)
-            rows.append((time, dice.choice("abc"), dice.randint(-5, 5)))
+            rows.append((time, key, dice.randint(-5, 5)))
             mine.append(next_)
             next_ += 1
         partitions[at] = pl.DataFrame(rows, schema=PAYLOAD, orient="row")
@@ -96,3 +108,28 @@ def first_ends(log: ScriptedLog, script: Script) -> Cut:
 def rows_below(log: ScriptedLog, ends: Cut) -> pl.DataFrame:
     """The rows of a log that lie below some ends."""
     return pl.concat([log.part(at, 0, end) for at, end in ends.items()])
+
+
+def lateness(log: ScriptedLog, script: Script) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The rows that must be late, and those that may be; those without an event time are always.
+
+    Those of the history never are, unless it is read as the topic. A row of the topic is where earlier rows of its
+    partition that are no history have let the watermark pass its window; rows of the history may, too.
+    """
+    first = {} if script.policy.as_live else script.versions[0]
+    sure = first if script.offsets else script.versions[-1]  # without offsets later versions are read as history
+    rows, offset = log.rows(), pl.col(system.OFFSET)
+    mark = pl.col("ts").cum_max().forward_fill().shift(1).over(system.TOPIC, system.PARTITION)
+    passed = pl.col("ts").dt.truncate(f"{WINDOW_S}s") + timedelta(seconds=WINDOW_S) < mark - timedelta(seconds=BOUND_S)
+    late, none = pl.col("k") == LATE, pl.col("ts").is_null()
+    must = rows.filter(offset >= _lowest(sure)).filter(late & passed)
+    return pl.concat([must, rows.filter(none)]), rows.filter((late & (offset >= _lowest(first))) | none)
+
+
+def _lowest(cut: Cut) -> pl.Expr:
+    """The offset that a cut has for a row's partition; 0 for partitions that are not in it."""
+    found = pl.lit(0, pl.Int64)
+    for at, offset in cut.items():
+        here = (pl.col(system.TOPIC) == at.topic) & (pl.col(system.PARTITION) == at.partition)
+        found = pl.when(here).then(pl.lit(offset, pl.Int64)).otherwise(found)
+    return found

@@ -1,7 +1,8 @@
 """The promise above all: same output wherever the cut falls, however it is split, batched and killed.
 
-Random logs whose disorder stays within the declared bound, random cuts, splits, polls, chases, switch-backs, epochs and
-crashes, through the real engine, handover and operators, against one plain group_by over all rows.
+Random logs whose disorder stays within the declared bound, but for late rows; random cuts, also inside holes, splits,
+polls, chases, switch-backs, truncations, epochs and crashes, through the real engine, handover and operators, against
+one plain group_by over all rows.
 """
 
 import os
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.kernel import columns as system
 from headrace.runtime.graph import Graph, SinkNode, SourceNode, StatefulNode, Stream, TransformNode
 from headrace.runtime.job import CheckpointPolicy, RunOptions
 from headrace.runtime.observer import SilentObserver, StopSignal
@@ -29,8 +31,9 @@ from headrace.testing.script import TOPIC
 from headrace.testing.stages import scripted_source
 from operators.stateless import Filter
 from operators.window import TumblingWindow
-from tests.worlds import first_ends, random_log, random_script, rows_below, with_end, with_silence
+from tests.worlds import first_ends, lateness, random_log, random_script, rows_below, with_end, with_silence
 
+KEY = [system.TOPIC, system.PARTITION, system.OFFSET]
 POINTS = [point for point in CRASH_POINTS if not point.startswith(("iceberg", "kafka"))]
 EXAMPLES = int(os.environ.get("HEADRACE_EXAMPLES", "200"))
 
@@ -84,10 +87,10 @@ def outcome(log, script, dice):
     return windows.rows(), plain.rows(), late.rows()
 
 
-def expected(rows):
+def expected(rows, late):
     rows = rows.filter(pl.col("v") != 0)
     windows = (
-        rows.drop_nulls("ts")
+        rows.join(late, on=KEY, how="anti", nulls_equal=True)
         .group_by(pl.col("ts").dt.truncate("30s").alias("window_start"), "k")
         .agg(
             n=pl.len().cast(pl.Int64),
@@ -108,14 +111,19 @@ def same(left, right, columns):
 
 def check_seed(seed):
     dice = random.Random(seed)
-    log = random_log(dice, most=25)
+    log = random_log(dice, most=25, late=dice.choice([0, 0.15]))
     log, script = with_silence(dice, log, random_script(dice, log))
     script = with_end(dice, log, script)
-    want_windows, want_rows = expected(rows_below(log, first_ends(log, script)))
     windows, plain, late = outcome(log, script, dice)
+    late = late.select("ts", "k", "v", *KEY) if late.width else log.rows().clear().select("ts", "k", "v", *KEY)
+    rows = rows_below(log, first_ends(log, script))
+    want_windows, want_rows = expected(rows, late)
     same(windows, want_windows, ["window_start", "k", "n", "s", "lo", "hi", "mean"])
-    same(plain, want_rows, ["ts", "k", "v"])
-    same(late, want_rows.filter(pl.col("ts").is_null()), ["ts", "k", "v"])
+    same(plain, want_rows, ["ts", "k", "v", *KEY])
+    same(late, want_rows.join(late, on=KEY, how="semi"), ["ts", "k", "v", *KEY])  # each once
+    must, may = (set(rows.join(found, on=KEY, how="semi").select(KEY).rows()) for found in lateness(log, script))
+    kept = set(want_rows.select(KEY).rows())
+    assert must & kept <= set(late.select(KEY).rows()) <= may
 
 
 @settings(max_examples=EXAMPLES, deadline=None)

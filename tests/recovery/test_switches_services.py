@@ -1,21 +1,20 @@
 """Beyond the single switch, on the real broker and a real catalog: chase, switch back, partition by partition, stages.
 
 Jobs run in this process and die at crash points; between two runs the topic is archived further (by Headrace's own
-archive job), goes on in transactions, some of which are aborted, and forgets what the table has.
+archive job), goes on in transactions, some of which are aborted, and forgets what the table has. Random worlds with all
+of it: test_cut_invariance_services.py.
 """
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
 
 from catalog.boundary_record import find_boundary
 from headrace.jobs import compile_sources
@@ -29,33 +28,21 @@ from headrace.kernel.boundary import TopicPartition
 from headrace.kernel.errors import GapError
 from headrace.runtime.job import RunOptions
 from headrace.runtime.observer import SilentObserver, StopSignal
-from headrace.testing import CRASH_POINTS, SimulatedCrashError, crash_at
+from headrace.testing import SimulatedCrashError, crash_at
 from hybrid_source import history_stage, tail_reader
 from hybrid_source.handover_policy import HandoverPolicy
 from hybrid_source.lake_tail import LakeTail
+from tests.broker_worlds import BOUND_S, ROWS, Told
 from tests.jobs import START, Site, assert_same, encoded
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from headrace.kernel.until import Until
-    from headrace.runtime.observer import Event
 
-BOUND_S = 20
-ROWS = pl.Schema({"id": pl.Int64(), "k": pl.String(), "at": pl.Datetime("us", "UTC"), "v": pl.Int64()})
 TYPES = {"id": "int64", "k": "string", "at": "timestamptz", "v": "int64"}
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(3600)]
-
-
-@dataclass
-class Told(SilentObserver):
-    """Remembers the events of its runs."""
-
-    codes: list[str] = field(default_factory=list)
-
-    def on_event(self, event: Event) -> None:
-        self.codes.append(event.code)
 
 
 @dataclass
@@ -185,9 +172,6 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tail_reader, "BATCH_ROWS", 4)
     monkeypatch.setattr(history_stage, "LakeTail", partial(LakeTail, window_rows=7))
     monkeypatch.setattr(compile_sources, "HandoverPolicy", partial(HandoverPolicy, worthwhile=1, lag_every_s=0))
-
-
-# ------------------------------------------------------------------------------------------------------- single cases
 
 
 def test_a_chase_reads_what_the_topic_has_forgotten(any_site: Site) -> None:
@@ -350,48 +334,3 @@ def test_an_interrupted_run_ends_where_it_was_to_end_whatever_it_reads(site: Sit
     world.committed = [*committed, *later]
     world.run(job, end="drain")
     world.check(job)
-
-
-# ------------------------------------------------------------------------------------------------------------- random
-
-
-few = settings(
-    max_examples=10,  # on each catalog
-    deadline=None,
-    phases=[Phase.explicit, Phase.reuse, Phase.generate],  # an example takes seconds: no time to shrink
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
-
-
-def check_random(site: Site, seed: int) -> None:
-    world = World(site, 2, seed)
-    dice = world.dice
-    world.grow()
-    archived = world.archive(partition_by=dice.choice([(), (system.PARTITION,)]))
-    world.grow()
-    back = {"lag": dice.choice(["off", 3]), "on_truncation": True}
-    handover = {"chase": dice.choice(["auto", "off"]), "per_partition": dice.random() < 0.8, "switch_back": back}
-    as_live = {"late": {"history": "as_live"}} if dice.random() < 0.2 else {}
-    job = world.job(handover=handover, **as_live)
-    for _ in range(dice.randint(1, 3)):
-        until = dice.choice(["caught-up", datetime.now(UTC)])  # a time is another end, a run to it not the same one
-        world.run(job, die=(dice.choice(CRASH_POINTS), dice.randint(1, 3)), until=until)
-        if dice.random() < 0.7:
-            archived = world.archive()
-        if dice.random() < 0.6:
-            world.forget([dice.randint(0, end) for end in archived])
-        world.grow(6)
-    world.finish(job)
-
-
-@few
-@given(seed=st.integers(0, 2**32))
-def test_output_does_not_depend_on_switches(any_site: Site, seed: int) -> None:
-    check_random(any_site, seed)
-
-
-@pytest.mark.full
-@settings(few, max_examples=100)
-@given(seed=st.integers(0, 2**32))
-def test_output_does_not_depend_on_many_more_switches(any_site: Site, seed: int) -> None:
-    check_random(any_site, seed)

@@ -40,7 +40,6 @@ from tests.history_tables import (
     append_arrow,
     append_by_hand,
     collect,
-    equality_deletes,
     open_catalog,
     position_deletes,
     write_puffin,
@@ -305,17 +304,6 @@ def test_deletion_vectors_are_applied_to_their_own_file(catalog: SqlCatalog, tmp
     write_puffin(puffin, {first: [0, 9]}, repeat=2)
     with pytest.raises(UserError, match="two deletion vectors"):
         read(first)
-
-
-def test_del_02_equality_deletes_are_refused_with_the_reason(catalog: SqlCatalog) -> None:
-    table = catalog.create_table("ns.t", EVENTS, properties={"format-version": "2"})
-    append(table, events(0))
-    add_deletes(table, equality_deletes(table, "id", [1]))
-    append(table, events(10))
-    with pytest.raises(UserError, match="equality deletes") as caught:
-        open_iceberg(table, NAME).plan(HistoryQuery())
-    assert caught.value.code == "TABLE_UNSUPPORTED"
-    assert NAME in caught.value.message
 
 
 # ---------------------------------------------------------------------------------------------------------- snapshots

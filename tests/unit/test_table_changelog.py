@@ -18,7 +18,7 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DoubleType, ListType, LongType, NestedField, StringType
 
 from headrace.kernel.columns import WEIGHT
-from headrace.kernel.errors import DataError, SnapshotGoneError, UserError
+from headrace.kernel.errors import DataError, SnapshotGoneError
 from headrace.kernel.protocols import ReadRequest
 from headrace.testing import ManualClock
 from hybrid_source.iceberg_history import open_iceberg
@@ -30,7 +30,6 @@ from tests.history_tables import (
     append,
     append_files,
     arrow,
-    equality_deletes,
     open_catalog,
     position_deletes,
     rewrite_file,
@@ -188,17 +187,6 @@ def test_a_deletion_vector_that_replaces_another_takes_back_what_is_new_in_it(
     assert given((), (after_,)) == [(0, -1), (1, -1)]
     assert given((before,), None) == [(1, -1), (2, -1), (4, -1)]
     assert given(None, (after_,)) == [(2, 1), (3, 1), (4, 1)]
-
-
-def test_equality_deletes_are_refused(make: Callable[..., Table]) -> None:
-    table = make()
-    append(table, rows(1, 2, 3))
-    reader = follow(table).open(ReadRequest(), None)
-    given_out(reader)
-    add_deletes(table, equality_deletes(table, "id", [2]))
-    with pytest.raises(UserError, match="equality deletes") as caught:
-        given_out(reader)
-    assert caught.value.code == "TABLE_UNSUPPORTED"
 
 
 def test_only_what_is_asked_for_is_read_and_cancels_out(make: Callable[..., Table]) -> None:
