@@ -10,7 +10,7 @@ from headrace.kernel.errors import SpecError
 from operators import partials
 from operators.aggregate_text import aggregate
 from operators.aggregates import Aggregate, Kind
-from operators.errors import column_not_found, planning
+from operators.errors import check_names, column_not_found, planning
 
 
 def read_aggregates(
@@ -28,6 +28,7 @@ def read_aggregates(
     """
     if not written:
         raise SpecError(f"{where} has no aggregate", hint='add one, e.g. {rows: "count(*)"}')
+    check_names(written, where)
     names = [*others, *written]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:

@@ -18,6 +18,7 @@ import polars as pl
 from headrace.kernel import columns as system
 from headrace.kernel.errors import SpecError
 from headrace.kernel.protocols import Determinism
+from operators.aggregate_set import check_keys
 from operators.errors import check_added, column_not_found
 
 Direction: TypeAlias = Literal["backward", "forward", "nearest"]
@@ -67,6 +68,7 @@ class AsofJoin:
         for column in [*self.on.values(), self.version, *(self.columns or ())]:
             if column not in self.table.columns:
                 raise column_not_found(column, self.table.columns, f"{self._where}, table {self.name},")
+        check_keys(list(self.on.values()), self.table.schema, f"{self._where}, table {self.name}")
         if not isinstance(self.table.schema[self.version], pl.Datetime | pl.Date):
             raise SpecError(
                 f"{self._where}: {self.version!r} of table {self.name} has type {self.table.schema[self.version]}",

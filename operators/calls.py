@@ -32,6 +32,8 @@ _UNITS: Final = {
 _MOST_GROUP: Final = 99
 _PATTERN_ARGUMENTS: Final = (2, 3)
 _TRUNCATE_ARGUMENTS: Final = 2
+_ROUND_ARGUMENTS: Final = 2
+_TWO_ARGUMENTS: Final = 2
 
 
 def regexp_extract(arguments: Sequence[str], parse: Parse) -> pl.Expr:
@@ -69,9 +71,50 @@ def date_trunc(arguments: Sequence[str], parse: Parse) -> pl.Expr:
     return parse(arguments[1]).dt.truncate(_UNITS[unit])
 
 
+def rounded(arguments: Sequence[str], parse: Parse) -> pl.Expr:
+    """``round(x, digits)``: half away from zero, as in SQL's standard and most dialects; Polars rounds half to even.
+
+    Raises:
+        ValueError: The arguments are others.
+    """
+    digits = arguments[1] if arguments[1:] else "0"
+    if not 1 <= len(arguments) <= _ROUND_ARGUMENTS or not digits.isdigit():
+        raise ValueError("round takes a number and how many digits stay behind the point, from 0 on")
+    return parse(arguments[0]).round(int(digits), mode="half_away_from_zero")
+
+
+def left(arguments: Sequence[str], parse: Parse) -> pl.Expr:
+    """``left(text, n)``: the first characters, or all but the last ones where n is negative; null of null.
+
+    Raises:
+        ValueError: The arguments are others.
+    """
+    text, count = _two(arguments, "left")
+    return parse(text).cast(pl.String).str.head(parse(count))
+
+
+def right(arguments: Sequence[str], parse: Parse) -> pl.Expr:
+    """``right(text, n)``: as :func:`left`, from the other end.
+
+    Raises:
+        ValueError: The arguments are others.
+    """
+    text, count = _two(arguments, "right")
+    return parse(text).cast(pl.String).str.tail(parse(count))
+
+
+def _two(arguments: Sequence[str], name: str) -> Sequence[str]:
+    if len(arguments) != _TWO_ARGUMENTS or not all(arguments):
+        raise ValueError(f"{name} takes a text and a number of characters")
+    return arguments
+
+
 CALLS: Final[Mapping[str, Callable[[Sequence[str], Parse], pl.Expr]]] = {
     "date_trunc": date_trunc,
+    "left": left,
     "regexp_extract": regexp_extract,
+    "right": right,
+    "round": rounded,
 }
 """By name in lower case: the expression of a call, of its arguments as texts."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -31,6 +31,22 @@ def column_not_found(name: str, known: Sequence[str], where: str) -> SpecError:
         code=COLUMN_NOT_FOUND,
         context={"column": name, "columns": list(known), "close": close},
     )
+
+
+def check_names(names: Iterable[str], where: str) -> None:
+    """Refuse names of columns that Polars would take for a pattern of names wherever they are named.
+
+    Raises:
+        SpecError: ``COLUMN_NAME_UNSUPPORTED``.
+    """
+    for name in names:
+        if name == "*" or (name.startswith("^") and name.endswith("$")):
+            raise SpecError(
+                f"{where} has a column {name!r}, which stands for other columns wherever it is named",
+                hint="rename it: a name is neither * nor begins with ^ and ends with $",
+                code="COLUMN_NAME_UNSUPPORTED",
+                context={"column": name},
+            )
 
 
 def check_added(added: Sequence[str], schema: pl.Schema, where: str) -> None:

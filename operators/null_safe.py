@@ -1,7 +1,8 @@
 """Comparisons in which null is a value, put in the words in which Polars understands them.
 
 Polars reads everything behind ``IS DISTINCT FROM``, ``AND`` and ``OR`` included, as what is compared with, and gives
-null for ``IS [NOT] TRUE`` and ``FALSE`` where SQL gives a truth value. Both become comparisons in parentheses.
+null for ``IS [NOT] TRUE`` and ``FALSE`` where SQL gives a truth value. One goes into parentheses, the other becomes a
+``CASE``.
 """
 
 from __future__ import annotations
@@ -34,16 +35,16 @@ def null_safe(text: str, found: Sequence[Token]) -> str:
             continue
         negated = words[index + 1 : index + 2] == ["not"]
         behind = index + 2 if negated else index + 1
+        begin = found[_begin(words, index)].start
         if words[behind : behind + 2] == ["distinct", "from"]:
             last = _end(words, behind + 2)
+            edits += [(begin, begin, "(")] + ([(found[last].end,) * 2 + (")",)] if last < len(found) else [])
         elif words[behind : behind + 1] in (["true"], ["false"]):
-            last = behind
-            said = "is distinct from" if negated else "is not distinct from"
-            edits.append((found[index].start, found[behind - 1].end, said))
-        else:
-            continue
-        if last < len(found):
-            edits += [(at, at, mark) for at, mark in ((found[_begin(words, index)].start, "("), (found[last].end, ")"))]
+            # NOT of an OR takes no numbers, of which a comparison with TRUE would make booleans.
+            opens, closes = ("(case when not (not ((", ")") if words[behind] == "true" else ("(case when not ((", "")
+            given = "false else true" if negated else "true else false"
+            ends = f") or false{closes}) then {given} end)"
+            edits += [(begin, begin, opens), (found[index].start, found[behind].end, ends)]
     for start, end, said in sorted(edits, reverse=True):
         text = text[:start] + said + text[end:]
     return text

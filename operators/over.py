@@ -29,7 +29,7 @@ from operators import partials
 from operators.aggregate_set import check_keys
 from operators.aggregates import Aggregate
 from operators.determinism import weakest
-from operators.errors import column_not_found
+from operators.errors import check_names, column_not_found
 from operators.join_sides import TIME
 from operators.over_frames import Frame
 from operators.over_functions import OverFunction, determinism_of, holds_all, over_function
@@ -75,6 +75,7 @@ class Over:
     def __post_init__(self) -> None:
         if not self.columns:
             raise SpecError(f"{self.where} computes nothing", hint='add a column, e.g. {total: "sum(x)"}')
+        check_names(self.columns, self.where)
         wanted = {name: over_function(text, f"{self.where}, {name!r}") for name, text in self.columns.items()}
         object.__setattr__(self, "_wanted", wanted)
         all_held = next((name for name, one in wanted.items() if holds_all(one)), None)

@@ -16,6 +16,7 @@ from headrace.kernel import columns
 from headrace.kernel.errors import SpecError
 from headrace.kernel.protocols import Determinism
 from operators.determinism import weakest
+from operators.errors import check_names
 from operators.expressions import Expression, RowExpression, row_expression
 
 
@@ -185,6 +186,7 @@ def _named(written: Sequence[Expression] | Mapping[str, Expression], where: str)
     if not isinstance(written, Mapping):
         return tuple(row_expression(item, where) for item in written)
     named = []
+    check_names(written, where)
     for name, item in written.items():
         row = row_expression(item, f"{where}, column {name!r}")
         named.append(replace(row, expr=row.expr.alias(name)))

@@ -23,6 +23,7 @@ from headrace.kernel.durations import format_duration_us
 from headrace.kernel.errors import SpecError
 from headrace.kernel.keyed import KeyedLayout
 from headrace.kernel.protocols import MAIN, Emission, OperatorContext, OperatorState
+from operators.aggregate_set import check_keys
 from operators.closed_time import ClosedTime
 from operators.join_rows import HeldRows
 from operators.join_sides import SIDE, TIME, JoinSides
@@ -71,6 +72,7 @@ class VersionJoin(TimedJoin):
                 f"{self.sides.label} takes one version by its time, and then has no choice",
                 hint="put the condition into a filter step",
             )
+        check_keys(self.sides.left.on, self.sides.left.schema, self.sides.label)
         right = self.sides.right
         if columns.DELETED in right.schema and right.instead is None:
             raise SpecError(

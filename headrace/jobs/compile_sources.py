@@ -44,7 +44,7 @@ from hybrid_source.table_source import TableSource
 from hybrid_source.tail import AtOffsets, AtTime, KafkaTail, Start
 from hybrid_source.tail_compaction import UpsertKey
 from hybrid_source.tail_topics import TopicList, TopicPattern
-from operators.errors import planning
+from operators.errors import check_names, planning
 from operators.expressions import row_expression
 from operators.segment import resolved
 
@@ -63,6 +63,7 @@ def build_source(spec: JobSpec, nodes: JobGraph, name: str, config: Config, cata
         return _table_source(spec, name, source, source.table_tail, catalogs)
     openers = [_opener(stage, config, catalogs) for stage in source.stages]
     payload = _payload(spec, name, source, openers)
+    check_names(payload, f"source {name!r}")
     time = _event_time(spec, name, source, payload)
     _check_key(spec, name, source, payload)
     wanted = source.topic_tail

@@ -26,6 +26,20 @@ JOINS = {
           ON f.carrier = a.carrier AND a."at" BETWEEN f."at" AND f."at" + INTERVAL '5' MINUTE AND a.level > 2
         WHERE f.delay > 0
     """,
+    "interval until a column of the other side": """
+        SELECT f.id AS flight, a.id AS alert, a."at" AS moment
+        FROM (
+          SELECT *, CASE WHEN delay > 9 THEN "at" + INTERVAL '20' MINUTE WHEN delay > 0 THEN "at" END AS till
+          FROM flights
+        ) f
+        JOIN alerts a ON f.carrier = a.carrier
+        WHERE a."at" BETWEEN f."at" - INTERVAL '10' MINUTE AND f.till AND a.level < f.delay
+    """,
+    "interval until a column, left": """
+        SELECT f.id AS flight, a.id AS alert, a.level + f.delay AS both
+        FROM alerts a LEFT JOIN (SELECT id, carrier, delay, "at", "at" + INTERVAL '1' HOUR AS till FROM flights) f
+          ON f.carrier = a.carrier AND a."at" >= f."at" AND a."at" <= f.till AND f.delay > 30
+    """,
     "regular": """
         SELECT f.id AS flight, a.id AS alert FROM flights f JOIN alerts a ON f.carrier = a.carrier AND f.delay = a.level
     """,

@@ -105,6 +105,7 @@ def test_columns_prefix_and_row_watermark_pass() -> None:
     ("make", "message"),
     [
         (lambda: join(table_of([]), on={}), "no key"),
+        (lambda: join(table_of([]).with_columns(k=pl.struct("k"))), "key 'k' has type Struct"),
         (lambda: join(table_of([]), version="sinc"), "'sinc'(.|\n)*mean 'since'"),
         (lambda: join(table_of([]), version="v"), "'v' of table .* has type Int64"),
         (lambda: join(table_of([]), time="x").apply(stream_of([]).lazy()), "'x' is Int64 in the stream"),

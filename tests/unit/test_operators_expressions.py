@@ -60,6 +60,13 @@ def value(text: str):
         ("a as renamed", 7),
         ("extract(year from date '2020-01-01')", 2020),
         ("round(f, 1)", 0.5),
+        ("round(cast(2.5 as double)) - round(cast(-2.5 as double), 0)", 6.0),
+        ("round(cast(1.25 as double), 1)", 1.3),
+        ("left(s, 0)", ""),
+        ("left(try_cast(null as varchar), 0)", None),
+        ("left(s, -1) || right(s, 1) || right(s, 0)", "Ab"),
+        ("null is true", False),
+        ("(a > 1) is true is not false", True),
     ],
 )
 def test_sql_text_gives_what_sql_says(text: str, expected: object) -> None:

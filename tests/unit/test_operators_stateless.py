@@ -15,6 +15,20 @@ from operators.stateless import Apply, Drop, Filter, Select, WithColumns
 FRAME = pl.DataFrame({"a": [1, None, 3], "b": ["x", "y", "z"]})
 
 
+@pytest.mark.parametrize("name", ["*", "^a$", "^.*$"])
+def test_names_that_stand_for_other_columns_are_refused(name: str) -> None:
+    for make in (lambda: Select("s", {name: "a"}), lambda: WithColumns("w", {name: "a"})):
+        with pytest.raises(SpecError, match="stands for other columns"):
+            make()
+
+
+@pytest.mark.parametrize("text", ["a is true", "s is not false", "a is false"])
+def test_a_truth_value_is_asked_of_booleans_only(text: str) -> None:
+    rows = pl.LazyFrame({"a": [1], "s": ["x"]})
+    with pytest.raises((pl.exceptions.ComputeError, pl.exceptions.InvalidOperationError)):
+        Filter("f", text).apply(rows).collect()
+
+
 def test_filter_keeps_true_and_drops_false_and_null() -> None:
     assert Filter("f", "a > 1").apply(FRAME.lazy()).collect()["b"].to_list() == ["z"]
     assert Filter("f", pl.col("a") > 0).apply(FRAME.lazy()).collect()["b"].to_list() == ["x", "z"]

@@ -18,6 +18,7 @@ _MIRRORED: Final[Mapping[type[exp.Expr], type[exp.Expr]]] = {
     exp.GTE: exp.LTE,
     exp.LTE: exp.GTE,
 }
+_WITH_ALIAS: Final = 2
 Where = Callable[[exp.Column], str | None]
 """Which side a column belongs to."""
 
@@ -34,6 +35,8 @@ class Conditions:
         rest: All others.
         lower: The left's event time is at least the right's plus this, in microseconds; None: no such bound.
         upper: ... and at most the right's plus this.
+        until: In the place of ``upper``, a column that says until when its row matches.
+        turned: The column is the left side's, and ``lower`` is how far the right's event time is behind the left's.
     """
 
     left: list[exp.Expr] = field(default_factory=list)
@@ -43,6 +46,8 @@ class Conditions:
     rest: list[exp.Expr] = field(default_factory=list)
     lower: int | None = None
     upper: int | None = None
+    until: exp.Column | None = None
+    turned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +83,8 @@ def sort(conditions: Iterable[exp.Expr], left: set[str], right: str, where: Wher
         else:
             _both(condition, found, right, where, clocks)
     if found.lower is None or found.upper is None:
+        _find_until(found, where, clocks)
+    if found.until is None and (found.lower is None or found.upper is None):
         found.rest += [bound for bound in found.bounds if not _is_key(bound, found)]
         found.bounds, found.lower, found.upper = [], None, None
     return found
@@ -102,6 +109,51 @@ def _both(condition: exp.Expr, found: Conditions, right: str, where: Where, cloc
             return
     if bounds is None:
         found.rest.append(condition)
+
+
+def _find_until(found: Conditions, where: Where, clocks: Clocks) -> None:
+    """``a.at >= b.at AND a.at <= b.expires``: bounds of which the upper one is a column."""
+    named = {key[0]: side for side, known in (("left", clocks.left), ("right", clocks.right)) for key in known}
+    for turned in (False, True):
+        mine, other = ("right", "left") if turned else ("left", "right")
+        lower: list[int] = []
+        until: list[exp.Column] = []
+        used: list[exp.Expr] = []
+        for condition in [*found.bounds, *found.rest]:
+            parts = [_end(part, mine, other, named, where, clocks) for part in _comparisons(condition)]
+            if parts and all(part is not None for part in parts):
+                lower += [part for part in parts if isinstance(part, int)]
+                until += [part for part in parts if isinstance(part, exp.Column)]
+                used.append(condition)
+        if lower and len(until) == 1:
+            found.lower, found.upper, found.until, found.turned = max(lower), None, until[0], turned
+            found.rest = [one for one in [*found.bounds, *found.rest] if not any(one is part for part in used)]
+            found.bounds = used
+            return
+
+
+def _comparisons(condition: exp.Expr) -> list[exp.Expr]:
+    if isinstance(condition, exp.Between):
+        low, high = condition.args["low"], condition.args["high"]
+        return [exp.GTE(this=condition.this, expression=low), exp.LTE(this=condition.this, expression=high)]
+    return [condition]
+
+
+def _end(
+    condition: exp.Expr, mine: str, other: str, named: Mapping[str, str], where: Where, clocks: Clocks
+) -> int | exp.Column | None:
+    """How far ``mine`` is behind ``other`` at least, or a column of ``other`` that it is not behind; None: neither."""
+    bound = _bound(condition, clocks, where)
+    if bound is not None:
+        lower, upper = bound if mine == "left" else tuple(None if end is None else -end for end in reversed(bound))
+        return lower if upper is None else None
+    if isinstance(condition, exp.GTE):
+        condition = exp.LTE(this=condition.expression, expression=condition.this)
+    if not isinstance(condition, exp.LTE) or not isinstance(condition.expression, exp.Column):
+        return None
+    moment, column = _moment(condition.this, clocks, where), condition.expression
+    plain = len(column.parts) <= _WITH_ALIAS and named.get(where(column) or "") == other
+    return column if moment == (mine, 0) and plain else None
 
 
 def _is_key(condition: exp.Expr, found: Conditions) -> bool:

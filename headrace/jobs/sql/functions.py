@@ -42,6 +42,8 @@ _FORMATS: Final = {
     "a": "%p",
 }
 _FORMAT: Final = re.compile(r"'((?:[^']|'')*)'|([A-Za-z])\2*|.", re.DOTALL)
+_WILD: Final = {"%": ".*", "_": "."}
+_SPECIAL: Final = frozenset(r".^$*+?()[]{}|\/-&~#")
 _EPOCH: Final = "EPOCH"
 
 
@@ -179,6 +181,30 @@ def _to_timestamp(node: exp.Expr) -> exp.Expr:
     return _call("STRPTIME", given[0], _strftime(given[1])) if len(given) > 1 else exp.cast(given[0], "TIMESTAMP")
 
 
+def _escape(node: exp.Expr) -> exp.Expr:
+    """``LIKE 'pattern' ESCAPE 'c'`` as a regular expression."""
+    like, mark = node.this, node.expression
+    pattern = like.expression
+    literal = all(isinstance(one, exp.Literal) and one.is_string for one in (pattern, mark))
+    if not literal or len(str(mark.this)) != 1:
+        raise refuse(
+            node, "LIKE with ESCAPE takes a pattern and one character, in quotes", "e.g. LIKE '10$%' ESCAPE '$'"
+        )
+    made, escaped = [], False
+    for character in str(pattern.this):
+        if character == mark.this and not escaped:
+            escaped = True
+            continue
+        wild = "" if escaped else _WILD.get(character, "")
+        made.append(wild or (f"\\{character}" if character in _SPECIAL else character))
+        escaped = False
+    if escaped:
+        raise refuse(node, "the pattern ends with its escape character", "write the character twice for itself")
+    flags = "(?si)" if isinstance(like, exp.ILike) else "(?s)"
+    found = _call("REGEXP_LIKE", like.this, exp.Literal.string(f"{flags}^{''.join(made)}$"))
+    return exp.Not(this=found) if like.args.get("negate") else found
+
+
 def _renamed(name: str) -> Callable[[exp.Expr], exp.Expr]:
     return lambda node: _call(name, *node.expressions)
 
@@ -207,6 +233,7 @@ _BY_TYPE: Final[Mapping[type[exp.Expr], Callable[[exp.Expr], exp.Expr]]] = {
     exp.TryCast: _cast,
     exp.Contains: _contains,
     exp.DateTrunc: _date_trunc,
+    exp.Escape: _escape,
     exp.TimestampTrunc: _date_trunc,
     exp.DayOfWeek: _day_of_week,
     exp.Extract: _extract,

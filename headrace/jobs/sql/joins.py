@@ -93,7 +93,10 @@ def join_rows(
     window = _window(join, windows, found)
     if left.rows.changes or right.changes or join.as_of or join.version is not None or window:
         found.rest += [bound for bound in found.bounds if not isinstance(bound, exp.EQ)]
-        found.lower = found.upper = None
+        found.lower = found.upper = found.until = None
+    elif found.turned and join.how != "inner":
+        found.rest += found.bounds
+        found.lower = found.until = None
     as_of = _as_of(join, sides, found, uses)
     _push(to, owner, sides, join, found)
     _keys(to, owner, sides, join, found)
@@ -217,6 +220,7 @@ def _joined(
     starred = join.alias in uses.stars
     right_prefix = "" if starred or join.how in _ONE_SIDED else f"{join.alias}."
     left_prefix = _LEFT_PREFIX if starred and not uses.stars & set(left.sides) else ""
+    until = None if found.until is None else _column_name(found.until, left if found.turned else right)
     left = _narrowed(to, owner, left, [*sides.pairs], uses, kind, join)
     right = _narrowed(to, f"{owner}-{join.alias}", right, [*sides.pairs.values()], uses, kind, join)
     body: dict[str, Any] = {"left": left.rows.node, "right": right.rows.node, "on": dict(sides.pairs), "how": join.how}
@@ -225,13 +229,21 @@ def _joined(
     body |= kind
     if found.lower is not None and found.upper is not None:
         body["within"] = {"lower": _signed(found.lower), "upper": _signed(found.upper)}
+    if found.lower is not None and until is not None:
+        body["within"] = {"lower": _signed(found.lower), "until": until}
+    if found.turned and "within" in body:
+        body |= {"left": body["right"], "right": body["left"], "on": {b: a for a, b in sides.pairs.items()}}
+        body = {key: value for key, value in body.items() if key not in {"left_prefix", "right_prefix"}}
+        body |= {"left_prefix": right_prefix} if right_prefix else {}
+        body |= {"right_prefix": left_prefix} if left_prefix else {}
     same = {name for name, other in sides.pairs.items() if name == other}
     scope = _scope(left, right, join, left_prefix, right_prefix, same)
     if "window" in kind:
         scope = replace(scope, sides={alias: _with_bounds(side) for alias, side in scope.sides.items()})
     if found.rest:
         body["where"] = joined([row_text(one, _seeing(scope, right, join, right_prefix, same)) for one in found.rest])
-    rows = _result(left.rows, right.rows, join, body, left_prefix, right_prefix, same)
+    inputs = (right.rows, left.rows) if found.turned and "within" in body else (left.rows, right.rows)
+    rows = _result(*inputs, join, body, body.get("left_prefix", ""), body.get("right_prefix", ""), same)
     return replace(scope, rows=rows.at(to.steps.add(owner, {"join": body}, join.node)))
 
 
