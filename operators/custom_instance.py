@@ -23,7 +23,7 @@ from operators.custom import CustomOperator, StateTable
 from operators.custom_calls import OPERATOR_INVALID, checked, running
 from operators.custom_state import ALL, EVENT_TIMERS, HELD, PROCESSING_TIMERS, State, Table
 from operators.custom_timers import FLOOR, NAME, TIME, TimerQueue, Timers
-from operators.merged import fitting
+from operators.restored import fitting
 
 VERSION: Final = 1
 _FIRST: Final = "_first"

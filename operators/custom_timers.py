@@ -9,10 +9,10 @@ from typing import Final
 import polars as pl
 
 from headrace.kernel.errors import UserError
+from headrace.kernel.merged import Merged
 from operators import event_time as times
 from operators.custom_calls import OPERATOR_INVALID, fitted
 from operators.custom_state import ALL
-from operators.merged import Merged
 
 NAME: Final = "timer"
 TIME: Final = "time"

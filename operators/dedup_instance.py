@@ -1,7 +1,7 @@
 """Deduplication at work: candidates in, the rows to keep out.
 
-*Open* are stretches of rows of one key that are not decided; they hold the row to keep, and are a frame. *Known* are
-the stretches whose first row has been given out: only keys and times, as keyed state.
+*Open* are stretches of rows of one key that are not decided; they hold the row to keep, and are held by time. *Known*
+are the stretches whose first row has been given out: only keys and times, as keyed state.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Final, Literal
 
 import polars as pl
 
+from headrace.kernel.held import HeldLayout
 from headrace.kernel.keyed import KeyedLayout
 from headrace.kernel.protocols import MAIN, Emission, OperatorContext, OperatorState
 from operators.closed_time import ClosedTime
-from operators.merged import Merged, fitting
 from operators.row_order import ORDER
-from operators.stretches import RUN, numbered
+from operators.stretches import RUN, ended, numbered
 
 FIRST: Final = "_first"
 """Event time of a stretch's first row, microseconds."""
@@ -31,7 +31,7 @@ COUNT: Final = "_count"
 ROW: Final = "_row"
 """The row to keep, a struct that begins with its place (:func:`operators.row_order.total_order`)."""
 
-VERSION: Final = 1
+VERSION: Final = 2
 _OPEN: Final = "open"
 _KNOWN: Final = "known"
 _GIVEN: Final = "_given"
@@ -73,7 +73,11 @@ class DedupInstance:
         self._by = list(layout.by)
         known = pl.Schema({name: schema[name] for name in (*self._by, FIRST, LAST)})
         state = context.state
-        self._open = Merged(schema, lambda rows: self._stretches(rows, schema.names()))
+        self._at = FIRST if layout.keep == "first" else LAST
+        names = schema.names()
+        self._open = context.held(
+            HeldLayout(_OPEN, schema, self._by, self._at, VERSION, lambda rows: self._stretches(rows, names))
+        )
         self._known = context.keyed(
             KeyedLayout(
                 _KNOWN,
@@ -86,9 +90,7 @@ class DedupInstance:
             )
         )
         self._time = ClosedTime(layout.lateness, COUNT, state)
-        if state is not None:
-            self._open.put(fitting(state, _OPEN, schema, VERSION, layout.where))
-        self._next = self._earliest()
+        self._next = self._decided(self._open.earliest)
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -100,7 +102,8 @@ class DedupInstance:
         accepted = self._accept(partials)
         if accepted.height:
             self._open.add(accepted)
-            decided = self._decided(accepted)
+            earliest = accepted[self._at].min()
+            decided = self._decided(earliest if isinstance(earliest, int) else None)
             self._next = decided if self._next is None or decided is None else min(self._next, decided)
         return {}
 
@@ -109,25 +112,26 @@ class DedupInstance:
         closed = self._time.close(watermark)
         if self._next is None or self._next > closed:
             return {}
-        kept = self._firsts(closed) if self._layout.keep == "first" else self._lasts(closed)
-        self._next = self._earliest()
+        if self._layout.keep == "first":
+            kept = self._firsts(closed)
+        else:
+            over = closed - self._ahead + 1
+            kept = ended(self._open, over, self._by, pl.col(FIRST), LAST, self._layout.ttl or 0)
+        self._next = self._decided(self._open.earliest)
         if not kept.height:
             return {}
-        at = FIRST if self._layout.keep == "first" else LAST
-        rows = kept.sort([at, *self._by], nulls_last=False).select(ROW).unnest(ROW)
+        rows = kept.sort([self._at, *self._by], nulls_last=False).select(ROW).unnest(ROW)
         return {MAIN: rows.select(name for name in rows.columns if not name.startswith(ORDER))}
 
     def drain(self) -> Emission:
         """Decide everything that is open. Time up to then is closed: nothing is given out for it again."""
         lasts = [last for frame in self._open.frames() if isinstance(last := frame[LAST].max(), int)]
-        ahead = 1 if self._layout.keep == "first" else self._layout.ttl or 0
-        return self.advance(max(lasts) + ahead + self._layout.lateness) if lasts else {}
+        return self.advance(max(lasts) + self._ahead + self._layout.lateness) if lasts else {}
 
     def outgoing_watermark(self, watermark: int) -> int:
         """The earliest event time of the rows that may still be given out."""
-        at = FIRST if self._layout.keep == "first" else LAST
-        waiting = [time for frame in self._open.frames() if isinstance(time := frame[at].min(), int)]
-        return min([self._time.reached(watermark), *waiting])
+        reached, waiting = self._time.reached(watermark), self._open.earliest
+        return reached if waiting is None else min(reached, waiting)
 
     def rows_held(self) -> int:
         """Stretches in the state."""
@@ -135,8 +139,8 @@ class DedupInstance:
 
     def snapshot(self) -> OperatorState:
         """See :class:`headrace.kernel.protocols.OperatorInstance`."""
-        keyed = {_KNOWN: self._known.snapshot()}
-        return OperatorState(VERSION, self._time.values, {_OPEN: self._open.merged()}, keyed)
+        keyed, held = {_KNOWN: self._known.snapshot()}, {_OPEN: self._open.snapshot()}
+        return OperatorState(VERSION, self._time.values, keyed=keyed, held=held)
 
     # ------------------------------------------------------------------------------------------------------ inside
 
@@ -145,19 +149,18 @@ class DedupInstance:
         closed = self._time.at
         return self._time.accepted(rows, FIRST, None if closed is None else pl.col(FIRST) < closed)
 
-    def _decided(self, frame: pl.DataFrame) -> int | None:
-        """When the first of some stretches is decided."""
-        time = frame[FIRST if self._layout.keep == "first" else LAST].min()
-        ahead = 1 if self._layout.keep == "first" else self._layout.ttl or 0
-        return time + ahead if isinstance(time, int) else None
+    @property
+    def _ahead(self) -> int:
+        """How far behind the time by which a stretch is held it is decided."""
+        return 1 if self._layout.keep == "first" else self._layout.ttl or 0
 
-    def _earliest(self) -> int | None:
-        return min((at for frame in self._open.frames() if (at := self._decided(frame)) is not None), default=None)
+    def _decided(self, time: int | None) -> int | None:
+        """When the stretch with that time is decided."""
+        return None if time is None else time + self._ahead
 
     def _firsts(self, closed: int) -> pl.DataFrame:
-        merged = self._open.merged()
-        due = merged.filter(pl.col(FIRST) < closed)
-        self._open.put(merged.filter(pl.col(FIRST) >= closed))
+        self._open.settle()
+        due = self._open.take(closed)
         if self._layout.ttl is None:
             fresh = due.join(self._known.find(due), on=self._by, how="anti", nulls_equal=True)
             self._remember(fresh)
@@ -174,12 +177,6 @@ class DedupInstance:
 
     def _remember(self, stretches: pl.DataFrame) -> None:
         self._known.put(stretches.select(*self._by, FIRST, LAST))
-
-    def _lasts(self, closed: int) -> pl.DataFrame:
-        merged = self._open.merged()
-        over = pl.col(LAST) + (self._layout.ttl or 0) <= closed
-        self._open.put(merged.filter(~over))
-        return merged.filter(over)
 
     def _stretches(self, rows: pl.LazyFrame, names: Sequence[str]) -> pl.LazyFrame:
         """Stretches of one key that are less than the ttl apart become one."""

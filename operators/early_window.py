@@ -23,7 +23,7 @@ from headrace.kernel import columns
 from headrace.kernel.errors import SpecError
 from headrace.kernel.protocols import MAIN, Determinism, Emission, OperatorContext, OperatorState
 from operators.determinism import weakest
-from operators.merged import fitting
+from operators.restored import fitting
 from operators.windowed import WINDOW_END, WINDOW_START, OpenWindows, WindowOperator
 
 _GIVEN: Final = "given"

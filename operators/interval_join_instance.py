@@ -12,7 +12,7 @@ from operators.closed_time import ClosedTime
 from operators.join_pairs import pairs, right_name
 from operators.join_rows import MATCHED, ROW, HeldRows
 from operators.join_sides import SIDE, TIME, UNTIL, JoinSides, Side
-from operators.merged import fitting
+from operators.restored import fitting
 
 VERSION: Final = 1
 

@@ -7,9 +7,9 @@ from typing import Final
 
 import polars as pl
 
+from headrace.kernel.merged import engine_for
 from operators.errors import computing
 from operators.join_sides import TIME, JoinSides
-from operators.merged import engine_for
 
 _BUCKET: Final = "_bucket"
 

@@ -21,6 +21,7 @@ import polars as pl
 
 from headrace.kernel import columns
 from headrace.kernel.keyed import KeyedLayout, KeyedState
+from headrace.kernel.merged import engine_for
 from headrace.kernel.protocols import MAIN, Determinism, Emission, OperatorContext, OperatorState
 from operators import event_time as times
 from operators import partials
@@ -28,7 +29,6 @@ from operators.aggregate_set import build_all, check_keys, read_aggregates, stat
 from operators.aggregates import Aggregate
 from operators.determinism import weakest
 from operators.errors import computing
-from operators.merged import engine_for
 from operators.partials import ROWS
 from operators.row_order import order
 from operators.untimed import UntimedInstance, UntimedOperator

@@ -14,8 +14,8 @@ from operators.closed_time import ClosedTime
 from operators.errors import computing
 from operators.join_rows import HeldRows
 from operators.join_sides import TIME
-from operators.merged import fitting
 from operators.over_sections import CODE, KEPT, LAST, NEW, PLACE, Contributing, Section, kept_rows, totals
+from operators.restored import fitting
 from operators.row_order import ORDER
 
 VERSION: Final = 1

@@ -24,10 +24,11 @@ import polars as pl
 
 from headrace.kernel.durations import format_duration_us
 from headrace.kernel.errors import SpecError
+from headrace.kernel.held import Merge
 from headrace.kernel.protocols import OperatorContext
 from operators import partials
 from operators.aggregates import Aggregate
-from operators.session_instance import LAST, SessionInstance, SessionLayout
+from operators.session_instance import LAST, SessionInstance, SessionLayout, merging
 from operators.windowed import WINDOW_END, WINDOW_START, Placement, WindowOperator
 
 _BUCKET: Final = "_bucket"
@@ -92,5 +93,10 @@ class SessionWindow(WindowOperator):
         Raises:
             GraphChangedError: The state was made by another definition, or over other types.
         """
-        layout = SessionLayout(self.where, tuple(self.by), self.gap_us, self.allowed_lateness_us, self.finish)
-        return SessionInstance(layout, schema, context.state)
+        late, merge = self.allowed_lateness_us, self.merging(schema)
+        layout = SessionLayout(self.where, tuple(self.by), self.gap_us, late, self.finish, merge)
+        return SessionInstance(layout, schema, context)
+
+    def merging(self, schema: pl.Schema) -> Merge:
+        """See :class:`operators.windowed.WindowOperator`."""
+        return merging(self.by, self.gap_us, schema)

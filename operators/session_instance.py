@@ -8,19 +8,19 @@ from typing import Final
 
 import polars as pl
 
-from headrace.kernel.protocols import MAIN, Emission, OperatorState
+from headrace.kernel.held import HeldLayout, Merge
+from headrace.kernel.protocols import MAIN, Emission, OperatorContext, OperatorState
 from operators import partials
 from operators.closed_time import ClosedTime
 from operators.errors import computing
-from operators.merged import Merged, fitting
-from operators.stretches import RUN, numbered
+from operators.stretches import RUN, ended, numbered
 from operators.windowed import WINDOW_START
 
 LAST: Final = "_last"
 """Event time of a stretch's last row, microseconds; its first one's is ``window_start``."""
 
-VERSION: Final = 1
-_FRAME: Final = "sessions"
+VERSION: Final = 2
+_HELD: Final = "sessions"
 _first: Final = pl.col(WINDOW_START).to_physical()
 
 
@@ -34,6 +34,7 @@ class SessionLayout:
         gap: Stretches of one key that are at least this far apart are two sessions, microseconds.
         lateness: How much later than the watermark sessions close, microseconds.
         finish: Rows of the main port, computed of merged partials.
+        merge: How partials are merged.
     """
 
     where: str
@@ -41,6 +42,7 @@ class SessionLayout:
     gap: int
     lateness: int
     finish: Callable[[pl.LazyFrame], pl.LazyFrame]
+    merge: Merge
 
 
 class SessionInstance:
@@ -49,19 +51,16 @@ class SessionInstance:
     Args:
         layout: The operator's definition.
         schema: Types of the partials.
-        state: Where to resume.
+        context: Where to resume, and held state.
 
     Raises:
         GraphChangedError: The state was made by another definition, over other types, or by a newer release.
     """
 
-    def __init__(self, layout: SessionLayout, schema: pl.Schema, state: OperatorState | None) -> None:
+    def __init__(self, layout: SessionLayout, schema: pl.Schema, context: OperatorContext) -> None:
         self._layout = layout
-        self._states = [name for name in schema if name not in {*layout.by, WINDOW_START, LAST}]
-        self._held = Merged(schema, self._merge)
-        self._time = ClosedTime(layout.lateness, partials.ROWS, state)
-        if state is not None:
-            self._held.put(fitting(state, _FRAME, schema, VERSION, layout.where))
+        self._held = context.held(HeldLayout(_HELD, schema, layout.by, LAST, VERSION, layout.merge))
+        self._time = ClosedTime(layout.lateness, partials.ROWS, context.state)
         self._next = self._earliest_end()
 
     @property
@@ -85,18 +84,16 @@ class SessionInstance:
         closed = self._time.close(watermark)
         if self._next is None or self._next > closed:
             return {}
-        merged = self._held.merged()
-        over = pl.col(LAST) + self._layout.gap <= closed
-        due = merged.filter(over)
-        self._held.put(merged.filter(~over))
+        gap = self._layout.gap
+        over = ended(self._held, closed - gap + 1, self._layout.by, _first, LAST, gap)
         self._next = self._earliest_end()
-        finished = self._finished(due)
+        finished = self._finished(over)
         return {MAIN: finished} if finished.height else {}
 
     def drain(self) -> Emission:
         """Give out all sessions. Time up to the last one's end is closed then: nothing is given out for it again."""
-        lasts = [last for frame in self._held.frames() if isinstance(last := frame[LAST].max(), int)]
-        return self.advance(max(lasts) + self._layout.gap + self._layout.lateness) if lasts else {}
+        last = self._held.latest
+        return {} if last is None else self.advance(last + self._layout.gap + self._layout.lateness)
 
     def results(self) -> pl.DataFrame:
         """Rows of the sessions that are open, as they would be given out now."""
@@ -113,7 +110,7 @@ class SessionInstance:
 
     def snapshot(self) -> OperatorState:
         """See :class:`headrace.kernel.protocols.OperatorInstance`."""
-        return OperatorState(VERSION, self._time.values, {_FRAME: self._held.merged()})
+        return OperatorState(VERSION, self._time.values, held={_HELD: self._held.snapshot()})
 
     # ------------------------------------------------------------------------------------------------------ inside
 
@@ -128,13 +125,19 @@ class SessionInstance:
         return finished.sort(WINDOW_START, *self._layout.by, nulls_last=False)
 
     def _earliest_end(self) -> int | None:
-        lasts = [last for frame in self._held.frames() if isinstance(last := frame[LAST].min(), int)]
-        return min(lasts) + self._layout.gap if lasts else None
+        last = self._held.earliest
+        return None if last is None else last + self._layout.gap
 
-    def _merge(self, rows: pl.LazyFrame) -> pl.LazyFrame:
-        """Stretches of one key that are less than the gap apart become one."""
-        by = list(self._layout.by)
-        runs = numbered(rows, by, _first, pl.col(LAST), self._layout.gap)
-        bounds = [pl.col(WINDOW_START).min(), pl.col(LAST).max()]
-        merged = runs.group_by(*by, RUN).agg(*bounds, *partials.reductions(self._states))
-        return merged.select(*by, WINDOW_START, LAST, *self._states)
+
+def merging(by: Sequence[str], gap: int, schema: pl.Schema) -> Merge:
+    """How stretches of one key that are less than the gap apart become one.
+
+    Args:
+        by: What they are grouped by.
+        gap: The gap, microseconds.
+        schema: Their columns.
+    """
+    states = [name for name in schema if name not in {*by, WINDOW_START, LAST}]
+    merged = [pl.col(WINDOW_START).min(), pl.col(LAST).max(), *partials.reductions(states)]
+    names = [*by, WINDOW_START, LAST, *states]
+    return lambda rows: numbered(rows, by, _first, pl.col(LAST), gap).group_by(*by, RUN).agg(merged).select(names)

@@ -77,6 +77,11 @@ class Slices:
         """The end (exclusive) of the last window that holds a pane."""
         return pane - (pane - self.offset) % self._apart + self.size
 
+    def gone_before(self, ended: int) -> int:
+        """Panes before this are held by no window that ends behind ``ended``, itself an end."""
+        begun = ended - self.size - self.offset
+        return begun - begun % self._apart + self._apart + self.offset
+
     def start(self, end: Mark) -> Mark:
         """The start of the window with this end."""
         if not self.cumulating:

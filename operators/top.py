@@ -132,10 +132,13 @@ class TopN:
         Raises:
             GraphChangedError: The state was made by another definition, or over other types.
         """
-        layout = Layout(
-            self.where, self._ranking.keys, self._slices, self.allowed_lateness_us, self._finish, merge=self._first
-        )
-        return SlicedInstance(layout, schema, context.state)
+        keys = self._ranking.keys
+        layout = Layout(self.where, keys, keys, self._slices, self.allowed_lateness_us, self._finish, self._first)
+        return SlicedInstance(layout, schema, context)
+
+    def shown(self, table: str, rows: pl.LazyFrame) -> pl.LazyFrame:  # noqa: ARG002 - there is one
+        """See :class:`headrace.kernel.protocols.ShowsState`: the first N rows so far."""
+        return self._finish(self._first(rows))
 
     @property
     def _groups(self) -> list[str]:

@@ -27,7 +27,7 @@ from operators.aggregate_set import check_keys
 from operators.closed_time import ClosedTime
 from operators.join_rows import HeldRows
 from operators.join_sides import SIDE, TIME, JoinSides
-from operators.merged import fitting
+from operators.restored import fitting
 from operators.timed_join import TimedJoin
 
 VERSION: Final = 1

@@ -18,13 +18,14 @@ from typing import Any, ClassVar
 import polars as pl
 
 from headrace.kernel.errors import SpecError
+from headrace.kernel.held import Merge
 from headrace.kernel.protocols import OperatorContext
 from operators import partials
 from operators.aggregates import Aggregate
 from operators.slices import Slices
 from operators.time_scales import time_scale
 from operators.weighted import value_columns
-from operators.window_instance import OPENS, Layout, SlicedInstance
+from operators.window_instance import OPENS, Layout, SlicedInstance, merging
 from operators.windowed import WINDOW_END, WINDOW_START, Placement, WindowOperator
 
 
@@ -70,12 +71,18 @@ class SlicedWindow(WindowOperator):
         layout = Layout(
             self.where,
             (*self.by, *value_columns(schema.names())),
+            self.by,
             self.slices,
             self.allowed_lateness_us,
             self.finish,
+            self.merging(schema),
             sorted_by=[WINDOW_START, WINDOW_END, *self.by],
         )
-        return SlicedInstance(layout, schema, context.state)
+        return SlicedInstance(layout, schema, context)
+
+    def merging(self, schema: pl.Schema) -> Merge:
+        """See :class:`operators.windowed.WindowOperator`."""
+        return merging((*self.by, *value_columns(schema.names())), schema)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """Tumbling, hopping and cumulating windows at work: panes in, finished windows out.
 
-State is one frame of merged panes (:mod:`operators.merged`). A pane leaves the state when the last window that holds it
-has been given out; while windows cumulate, the panes of one window that have been given out are merged into one.
+State are merged panes, held by their start (:mod:`headrace.kernel.held`). A pane leaves the state when the last window
+that holds it has been given out; while windows cumulate, the panes of one window that have been given out are merged
+into one.
 """
 
 from __future__ import annotations
@@ -12,19 +13,20 @@ from typing import Final
 
 import polars as pl
 
-from headrace.kernel.protocols import MAIN, Emission, OperatorState
+from headrace.kernel.held import HeldLayout, Merge
+from headrace.kernel.merged import engine_for
+from headrace.kernel.protocols import MAIN, Emission, OperatorContext, OperatorState
 from operators import partials
 from operators.closed_time import ClosedTime
 from operators.errors import computing
-from operators.merged import Merged, engine_for, fitting
 from operators.slices import Slices
 from operators.windowed import WINDOW_START
 
 OPENS: Final = "_opens"
 """Where windows overlap: the end of the first window that a pane's rows count in; null: all that hold the pane."""
 
-VERSION: Final = 2
-_FRAME: Final = "windows"
+VERSION: Final = 3
+_HELD: Final = "windows"
 _JOINS: Final = "_joins"
 _FEW: Final = 16
 """So many windows per pane are put together one by one; more of them by halves."""
@@ -36,20 +38,22 @@ class Layout:
 
     Attributes:
         where: Names the operator in error messages.
-        by: Key columns.
+        by: What partials are grouped by.
+        key: The operator's ``key_columns``.
         slices: Where panes and windows begin and end.
         lateness: How much later than the watermark windows close, in microseconds.
         finish: Rows of the main port, computed of merged partials whose ``window_start`` holds the window's end.
-        merge: How partials are merged, where not by their reductions; only for windows that do not overlap.
+        merge: How partials are merged.
         sorted_by: What rows that are given out together are sorted by; none: ``finish`` sorts them.
     """
 
     where: str
     by: Sequence[str]
+    key: Sequence[str]
     slices: Slices
     lateness: int
     finish: Callable[[pl.LazyFrame], pl.LazyFrame]
-    merge: Callable[[pl.LazyFrame], pl.LazyFrame] | None = None
+    merge: Merge
     sorted_by: Sequence[str] = ()
 
 
@@ -59,25 +63,20 @@ class SlicedInstance:
     Args:
         layout: The operator's definition.
         schema: Types of the partials.
-        state: Where to resume.
+        context: Where to resume, and held state.
 
     Raises:
         GraphChangedError: The state was made by another definition, over other types, or by a newer release.
     """
 
-    def __init__(self, layout: Layout, schema: pl.Schema, state: OperatorState | None) -> None:
+    def __init__(self, layout: Layout, schema: pl.Schema, context: OperatorContext) -> None:
         self._layout = layout
         self._slices = layout.slices
-        opens = [OPENS] if OPENS in schema else []
         self._states = [name for name in schema if name not in {*layout.by, WINDOW_START, OPENS}]
-        keys = [*layout.by, WINDOW_START, *opens]
-        reduced = partials.reductions(self._states) if layout.merge is None else []
-        self._held = Merged(schema, layout.merge or (lambda rows: rows.group_by(keys).agg(reduced)))
-        self._time = ClosedTime(layout.lateness, partials.ROWS, state)
-        if state is not None:
-            self._held.put(fitting(state, _FRAME, schema, VERSION, layout.where))
+        self._held = context.held(HeldLayout(_HELD, schema, layout.key, WINDOW_START, VERSION, layout.merge))
+        self._time = ClosedTime(layout.lateness, partials.ROWS, context.state)
         self._ended = None if self._time.at is None else self._slices.ended_at(self._time.at)
-        self._next = self._next_end(self._held.frames())
+        self._next = self._next_end(self._held.earliest)
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -89,7 +88,7 @@ class SlicedInstance:
         accepted = self._accept(partials)
         if accepted.height:
             self._held.add(accepted)
-            ends = [end for end in (self._next, self._next_end([accepted])) if end is not None]
+            ends = [end for end in (self._next, self._next_end(_first(accepted))) if end is not None]
             self._next = min(ends, default=None)
         return {}
 
@@ -99,13 +98,13 @@ class SlicedInstance:
 
     def drain(self) -> Emission:
         """Give out all windows. Those up to the last one are closed then: nothing is given out for them again."""
-        lasts = [self._slices.last_end(pane) for pane in _panes(self._held.frames(), largest=True)]
-        return self._close(self._slices.scale.instant_at(max(lasts))) if lasts else {}
+        last = self._held.latest
+        return {} if last is None else self._close(self._slices.scale.instant_at(self._slices.last_end(last)))
 
     def results(self) -> pl.DataFrame:
         """Rows of the windows that are open, as they would be given out now."""
         slices, panes = self._slices, self._held.merged()
-        last = max(_panes([panes], largest=True), default=None)
+        last = self._held.latest
         if last is None or not slices.overlapping:
             whole = [name for name in panes.columns if name != OPENS]
             return self._finished(panes.select(whole).with_columns(self._typed(slices.last_end(_pane))))
@@ -123,26 +122,22 @@ class SlicedInstance:
 
     def snapshot(self) -> OperatorState:
         """See :class:`headrace.kernel.protocols.OperatorInstance`."""
-        return OperatorState(VERSION, self._time.values, {_FRAME: self._held.merged()})
+        return OperatorState(VERSION, self._time.values, held={_HELD: self._held.snapshot()})
 
     # ------------------------------------------------------------------------------------------------------ inside
 
     def _accept(self, rows: pl.DataFrame) -> pl.DataFrame:
-        ended = self._ended
-        if ended is not None and all(self._slices.last_end(pane) > ended for pane in _panes([rows])):
-            ended = None
-        return self._time.accepted(rows, WINDOW_START, None if ended is None else self._over(ended))
+        ended, first = self._ended, _first(rows)
+        if ended is None or first is None or self._slices.last_end(first) > ended:
+            return self._time.accepted(rows, WINDOW_START, None)
+        return self._time.accepted(rows, WINDOW_START, self._slices.last_end(_pane) <= ended)
 
-    def _over(self, ended: int) -> pl.Expr:
-        """Whether the last window that holds a pane ends at or before ``ended``."""
-        return self._slices.last_end(_pane) <= ended
-
-    def _next_end(self, frames: Sequence[pl.DataFrame]) -> int | None:
-        """The end of the next window to be given out."""
-        ends = [self._slices.first_end(pane) for pane in _panes(frames)]
-        if not ends:
+    def _next_end(self, first: int | None) -> int | None:
+        """The end of the next window to be given out, of panes from ``first`` on."""
+        if first is None:
             return None
-        return min(ends) if self._ended is None else max(min(ends), self._ended + self._slices.every)
+        end = self._slices.first_end(first)
+        return end if self._ended is None else max(end, self._ended + self._slices.every)
 
     def _close(self, closed: int) -> Emission:
         if self._time.at is not None and closed <= self._time.at:
@@ -152,7 +147,7 @@ class SlicedInstance:
         if self._next is None or self._next > self._ended:
             return {}
         windows = self._due(before, self._ended)
-        self._next = self._next_end(self._held.frames())
+        self._next = self._next_end(self._held.earliest)
         finished = self._finished(windows)
         return {MAIN: finished} if finished.height else {}
 
@@ -169,12 +164,11 @@ class SlicedInstance:
         """
         slices = self._slices
         if not slices.overlapping:
-            return self._held.take(self._over(ended)).with_columns(self._typed(slices.last_end(_pane)))
+            return self._held.take(ended).with_columns(self._typed(slices.last_end(_pane)))
         if slices.cumulating:
             return self._cumulated(before, ended)
-        concerned = slices.first_end(_pane) <= ended
-        panes = self._held.merge([frame.filter(concerned) for frame in self._held.frames()])
-        self._held.drop(self._over(ended))
+        panes = self._held.peek(ended)
+        self._held.take(slices.gone_before(ended))
         few = slices.most <= _FEW or (before is not None and ended - before <= _FEW * slices.every)
         if few:
             return self._grouped(self._one_by_one(panes.lazy(), before, ended), panes.height * slices.most)
@@ -215,7 +209,7 @@ class SlicedInstance:
         """Every due window: the one before it, and the panes that join it."""
         slices = self._slices
         joins = pl.max_horizontal(slices.first_end(_pane), OPENS, pl.lit(before, pl.Int64))
-        panes = self._held.merged().with_columns(joins.alias(_JOINS))
+        panes = self._held.take(ended).with_columns(joins.alias(_JOINS))
         later = panes.filter(pl.col(_JOINS) > ended).drop(_JOINS)
         begins = self._typed(slices.last_end(_pane) - slices.size)
         joining = panes.filter(pl.col(_JOINS) <= ended).drop(OPENS).with_columns(begins)
@@ -230,7 +224,7 @@ class SlicedInstance:
             running = self._grouped(both.lazy(), both.height)
             windows.append(running.with_columns(self._typed(pl.lit(end))))
         going_on = running.filter(_pane + slices.size > ended).with_columns(pl.lit(None, pl.Int64).alias(OPENS))
-        self._held.put(pl.concat([later, going_on.select(later.columns)]))
+        self._held.add(pl.concat([later, going_on.select(later.columns)]))
         return pl.concat(windows)
 
     def _due_ends(self, joining: pl.DataFrame, before: int | None, ended: int) -> list[int]:
@@ -253,8 +247,18 @@ class SlicedInstance:
 _pane: Final = pl.col(WINDOW_START).to_physical()
 
 
-def _panes(frames: Sequence[pl.DataFrame], *, largest: bool = False) -> list[int]:
-    """The first pane of each frame that has one, or the last."""
-    found = [frame[WINDOW_START].to_physical() for frame in frames]
-    picked = [panes.max() if largest else panes.min() for panes in found]
-    return [pane for pane in picked if isinstance(pane, int)]
+def _first(rows: pl.DataFrame) -> int | None:
+    first = rows[WINDOW_START].to_physical().min()
+    return first if isinstance(first, int) else None
+
+
+def merging(by: Sequence[str], schema: pl.Schema) -> Merge:
+    """How partials of one key and pane are merged.
+
+    Args:
+        by: What partials are grouped by.
+        schema: Their columns.
+    """
+    keys = [*by, WINDOW_START, *([OPENS] if OPENS in schema else [])]
+    reduced = partials.reductions([name for name in schema if name not in keys])
+    return lambda rows: rows.group_by(keys).agg(reduced)

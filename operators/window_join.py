@@ -24,7 +24,7 @@ from operators.closed_time import ClosedTime
 from operators.join_pairs import pairs, right_name
 from operators.join_rows import ROW
 from operators.join_sides import SIDE, TIME, JoinSides, Side
-from operators.merged import fitting
+from operators.restored import fitting
 from operators.slices import Slices
 from operators.timed_join import TimedJoin
 from operators.windowed import WINDOW_END, WINDOW_START

@@ -26,6 +26,7 @@ import polars as pl
 from headrace.kernel import columns
 from headrace.kernel.durations import format_duration_us
 from headrace.kernel.errors import SpecError
+from headrace.kernel.held import Merge
 from headrace.kernel.protocols import LATE, MAIN, Determinism, OperatorContext, OperatorInstance
 from operators import event_time as times
 from operators import partials
@@ -133,6 +134,10 @@ class WindowOperator(ABC):
         """``window_start`` and ``window_end`` of merged partials that are given out."""
 
     @abstractmethod
+    def merging(self, schema: pl.Schema) -> Merge:
+        """How partials that belong together are merged."""
+
+    @abstractmethod
     def open(self, schema: pl.Schema, context: OperatorContext) -> OpenWindows:
         """See :class:`headrace.kernel.protocols.StatefulOperator`."""
 
@@ -228,7 +233,7 @@ class WindowOperator(ABC):
 
     def shown(self, table: str, rows: pl.LazyFrame) -> pl.LazyFrame:  # noqa: ARG002 - there is one
         """See :class:`headrace.kernel.protocols.ShowsState`: results so far, by the pane's start (or the session's)."""
-        there = self._there(rows)
+        there = self._there(self.merging(rows.collect_schema())(rows))
         return there.select(*self.by, pl.col(WINDOW_START), *self._finals(there.collect_schema()))
 
     def _plan(self, schema: pl.Schema) -> _Plan:

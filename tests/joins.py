@@ -11,9 +11,8 @@ import polars as pl
 from hypothesis import strategies as st
 
 from headrace.kernel import columns
-from headrace.testing import operator_context
 from operators.join_sides import JoinInput, JoinSide, JoinSides
-from tests.windows import Row, Tail, frame_of, pieces, stored, tail_of
+from tests.windows import Row, Tail, frame_of, pieces, small_context, stored, tail_of
 
 HOWS = ("inner", "left", "right", "full", "semi", "anti")
 WHERE = "x is null or r_x is null or x <= r_x"
@@ -118,7 +117,7 @@ def play(
     """
     sides = operator.sides
     schema = schema_of(operator)
-    instance = operator.open(schema, operator_context())
+    instance = operator.open(schema, small_context())
     main: list[pl.DataFrame] = []
     late: list[tuple[str, str | None]] = []
     promised: int | None = None
@@ -151,7 +150,7 @@ def play(
         assert promised is None or outgoing >= promised
         promised = outgoing
         if next(steps) in restarts:
-            instance = operator.open(schema, operator_context(stored(instance.snapshot())))
+            instance = operator.open(schema, small_context(stored(instance.snapshot())))
     give(instance.drain())
     return Joined(main, in_order(late), instance)
 

@@ -12,7 +12,9 @@ import polars as pl
 from hypothesis import strategies as st
 
 from headrace.kernel import columns
-from headrace.kernel.protocols import OperatorState
+from headrace.kernel.protocols import OperatorContext, OperatorState
+from headrace.state.backend import StateOptions
+from headrace.state.keyed import Sizes
 from headrace.testing import operator_context
 
 SCHEMA = {"t": pl.Datetime("us", "UTC"), "k": pl.String, "x": pl.Int32, "y": pl.Float64}
@@ -70,6 +72,11 @@ def frame_of(rows: Sequence[Row], marks: Sequence[int | None] | None = None) -> 
     return frame if marks is None else frame.with_columns(pl.Series(columns.ROW_WATERMARK, marks, dtype=pl.Int64))
 
 
+def small_context(state: OperatorState | None = None) -> OperatorContext:
+    """What an operator is opened with, where little state is much: it lies in many files."""
+    return operator_context(state, options=StateOptions(2000, sizes=Sizes(small=2, fan=2, segment=8, whole=2)))
+
+
 def stored(state: OperatorState) -> OperatorState:
     """The state as it comes back from a checkpoint."""
     frames = {}
@@ -77,7 +84,7 @@ def stored(state: OperatorState) -> OperatorState:
         data = io.BytesIO()
         frame.write_ipc(data)
         frames[name] = pl.read_ipc(io.BytesIO(data.getvalue()))
-    return OperatorState(state.version, dict(state.values), frames, state.keyed)
+    return OperatorState(state.version, dict(state.values), frames, state.keyed, state.held)
 
 
 def pieces(rows: Sequence[Any], cuts: Sequence[int]) -> list[Any]:
@@ -115,7 +122,7 @@ def play(
 ) -> Outcome:
     """History rows, which are never late, then the tail, batch by batch; restarts go through a checkpoint."""
     schema = operator.partial(frame_of([], []).lazy()).collect_schema()
-    instance = operator.open(schema, operator_context())
+    instance = operator.open(schema, small_context())
     main: list[pl.DataFrame] = []
     late: list[int] = []
     promised: int | None = None
@@ -139,7 +146,7 @@ def play(
         assert promised is None or outgoing >= promised
         promised = outgoing
         if next(steps) in restarts:
-            instance = operator.open(schema, operator_context(stored(instance.snapshot())))
+            instance = operator.open(schema, small_context(stored(instance.snapshot())))
 
     lower = min((row.t for row in history), default=0) - 1
     for piece in pieces(history, cuts):

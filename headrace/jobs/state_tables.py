@@ -10,6 +10,7 @@ import polars as pl
 
 from headrace.jobs.compile import CompiledJob
 from headrace.kernel.errors import NotFoundError
+from headrace.kernel.held import HeldLayout, HeldSnapshot
 from headrace.kernel.keyed import KeyedLayout, KeyedSnapshot
 from headrace.kernel.protocols import Json, OperatorState, ShowsState
 from headrace.state.backend import StateBackend
@@ -27,9 +28,9 @@ class StateTable:
     Attributes:
         operator: The operator's id.
         table: The table's name within it.
-        rows: How many rows; of keyed state, rows that wait to be merged are counted more than once.
+        rows: How many rows; those that wait to be merged are counted each.
         nbytes: What it takes in the checkpoint store.
-        key: Columns of the key of keyed state; empty: a frame that is written whole.
+        key: Columns of the key; empty: there are none, or it is a frame that is written whole.
         definition: Of the operator, in words.
     """
 
@@ -114,6 +115,11 @@ class CheckpointState:
             snapshot = state.keyed[table.table]
             held = backend.context(f"operator {table.operator!r}", state).keyed(_layout(table.table, snapshot))
             frames = itertools.chain([pl.DataFrame(schema=snapshot.schema)], held.rows())
+        elif table.table in state.held:
+            # At once: rows of several files may belong together, and lie on disk until they are looked at.
+            layout = _held_layout(table.table, state.held[table.table])
+            context = backend.context(f"operator {table.operator!r}", state)
+            frames = itertools.chain([pl.concat(context.held(layout).frames())])
         else:
             frames = itertools.chain([state.frames[table.table]])
         for frame in frames:
@@ -135,12 +141,16 @@ def _layout(name: str, snapshot: KeyedSnapshot) -> KeyedLayout:
     return KeyedLayout(name, snapshot.schema, snapshot.key, snapshot.within, snapshot.version)
 
 
+def _held_layout(name: str, snapshot: HeldSnapshot) -> HeldLayout:
+    return HeldLayout(name, snapshot.schema, snapshot.key, snapshot.time, snapshot.version)
+
+
 def _tables(operator: str, ref: OperatorStateRef) -> Iterator[StateTable]:
     for name, frame in ref.frames.items():
         yield StateTable(operator, name, frame.rows, frame.nbytes, (), ref.fingerprint)
-    for name, keyed in ref.keyed.items():
-        blobs = {run.blob: run.nbytes for part in keyed.parts for run in part.runs}
-        yield StateTable(operator, name, keyed.rows, sum(blobs.values()), tuple(keyed.key), ref.fingerprint)
+    for name, kept in ref.kept.items():
+        blobs = {run.blob: run.nbytes for part in kept.parts for run in part.runs}
+        yield StateTable(operator, name, kept.rows, sum(blobs.values()), tuple(kept.key), ref.fingerprint)
 
 
 def _selected(pieces: Iterator[pl.DataFrame], where: str | None, limit: int | None, what: str) -> pl.DataFrame:

@@ -3,7 +3,7 @@
 Partials come here already aggregated as far as a batch allows; they are dealt out by the key group of their key columns
 (:mod:`headrace.kernel.keyed`), and the instances work at once: Polars releases the GIL. A snapshot is that of one
 operator, whatever the number of instances, so that a job goes on from it with any other number: frames of state hold
-the key columns, and are dealt out anew; keyed state is opened by range of groups.
+the key columns, and are dealt out anew; keyed state and held rows are opened by range of groups.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TypeVar
 import numpy as np
 import polars as pl
 
+from headrace.kernel.held import united_held
 from headrace.kernel.keyed import KeyGroups, key_groups, united
 from headrace.kernel.protocols import (
     COUNTS,
@@ -164,6 +165,7 @@ def split_state(state: OperatorState, key: Sequence[str], ranges: Sequence[KeyGr
             _without_counts(state.values) if index else state.values,
             {name: parts[index] for name, parts in frames.items()},
             state.keyed,
+            state.held,
         )
         for index in range(len(ranges))
     ]
@@ -177,6 +179,7 @@ def unite_states(states: Sequence[OperatorState]) -> OperatorState:
         _united_values([state.values for state in states]),
         {name: pl.concat([state.frames[name] for state in states]) for name in first.frames},
         {name: united([state.keyed[name] for state in states]) for name in first.keyed},
+        {name: united_held([state.held[name] for state in states]) for name in first.held},
     )
 
 

@@ -1,4 +1,4 @@
-"""Hands keyed state to operators: one backend for each attempt at a job."""
+"""Hands keyed state and held rows to operators: one backend for each attempt at a job."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from headrace.kernel.held import HeldLayout, HeldState
 from headrace.kernel.keyed import KeyedLayout, KeyedState, KeyGroups
 from headrace.kernel.protocols import OperatorState
+from headrace.state.held import HeldStore
 from headrace.state.keyed import KeyedStore, MemoryBudget, Sizes
 from headrace.state.runs import RunFolder
 from headrace.state.sorted_rows import Hashing
@@ -17,7 +19,7 @@ DEFAULT_MEMORY: Final = 512 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class StateOptions:
-    """How much memory the keyed state of a job may take, and where it spills to.
+    """How much memory the state of a job may take, and where it spills to.
 
     Attributes:
         memory: Bytes, for all operators together.
@@ -31,7 +33,7 @@ class StateOptions:
 
 
 class StateBackend:
-    """The keyed state of one attempt.
+    """The state of one attempt.
 
     Args:
         options: Memory and folder.
@@ -79,6 +81,19 @@ class StateContext:
         snapshot = self.state.keyed.get(layout.name) if self.state else None
         if snapshot is not None:
             store.restore(snapshot, self.key_groups, self.where)
+        return store
+
+    def held(self, layout: HeldLayout) -> HeldState:
+        """See :meth:`headrace.kernel.protocols.OperatorContext.held`.
+
+        Raises:
+            HeadraceError: As :meth:`RunFolder.open`.
+        """
+        self.runs.open()
+        store = HeldStore(layout, self.key_groups, self.runs, self.budget, self.sizes)
+        snapshot = self.state.held.get(layout.name) if self.state else None
+        if snapshot is not None:
+            store.restore(snapshot, self.where)
         return store
 
     def narrowed(self, key_groups: KeyGroups, state: OperatorState | None) -> StateContext:

@@ -1,10 +1,10 @@
 """Checkpoint records: everything that a job needs to go on, under names that are never used twice.
 
 Layout below the job's blobs: ``epochs/<lineage>/<epoch>-<attempt>/record.json``, ``.../<operator>/<frame>.arrow``,
-``.../<operator>/<name>/<id>.run`` (keyed state; later records name it, too), ``.../committed.json`` once a run has
-ended with every sink committed, and ``.../ended.json`` once it has come to the end that it was asked to read to. Sinks
-stage below ``staging/<lineage>/<epoch>-<attempt>/`` (:func:`staging_folder`), so that :meth:`CheckpointStore.retire`
-can collect what no retained record names.
+``.../<operator>/<name>/<id>.run`` (keyed state and held rows; later records name it, too), ``.../committed.json`` once
+a run has ended with every sink committed, and ``.../ended.json`` once it has come to the end that it was asked to read
+to. Sinks stage below ``staging/<lineage>/<epoch>-<attempt>/`` (:func:`staging_folder`), so that
+:meth:`CheckpointStore.retire` can collect what no retained record names.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ import polars as pl
 from headrace.kernel.errors import DataError, FencedError, NotFoundError, UserError
 from headrace.kernel.protocols import EpochId, Head, Json, OperatorState
 from headrace.state.frames import checked_blob, frame_from_ipc, frame_to_ipc
-from headrace.state.keyed_blobs import KeyedBlobs
 from headrace.state.records import (
     Checkpoint,
     FrameRef,
@@ -33,6 +32,7 @@ from headrace.state.records import (
     encode,
     to_json,
 )
+from headrace.state.run_blobs import RunBlobs
 from headrace.state.runs import RunFolder
 from headrace.state.stores import JobStore
 
@@ -74,7 +74,7 @@ class CheckpointStore:
         self._blobs = store.blobs
         self._heads = store.head
         self._job_uid = job_uid
-        self._keyed = KeyedBlobs(store.blobs)
+        self._runs = RunBlobs(store.blobs)
         self._referenced: dict[str, frozenset[str]] = {}
 
     # ------------------------------------------------------------------------------------------------------ head
@@ -189,7 +189,7 @@ class CheckpointStore:
         name = record_name(checkpoint.id)
         folder = name.rpartition("/")[0]
         refs = {key: self._save_operator(folder, key, operator) for key, operator in operators.items()}
-        self._keyed.forget_all_but(refs.values())
+        self._runs.forget_all_but(refs.values())
         full = replace(checkpoint, operators=refs)
         self._blobs.put(name, encode(full))
         return name, full
@@ -244,7 +244,7 @@ class CheckpointStore:
 
         Args:
             checkpoint: The record.
-            runs: Where the files of keyed state go.
+            runs: Where the files of keyed state and held rows go.
             only: Of this operator.
 
         Raises:
@@ -259,7 +259,8 @@ class CheckpointStore:
                     ref.version,
                     ref.values,
                     {name: self._read_frame(frame) for name, frame in ref.frames.items()},
-                    self._keyed.restore(ref.keyed, runs),
+                    self._runs.restore_keyed(ref.keyed, runs),
+                    self._runs.restore_held(ref.held, runs),
                 ),
             )
             for key, ref in checkpoint.operators.items()
@@ -345,8 +346,8 @@ class CheckpointStore:
             for name, frame in operator.state.frames.items()
         }
         state = operator.state
-        keyed = self._keyed.save(below, state.keyed)
-        return OperatorStateRef(state.version, operator.fingerprint, operator.inputs, state.values, frames, keyed)
+        keyed, held = self._runs.save_keyed(below, state.keyed), self._runs.save_held(below, state.held)
+        return OperatorStateRef(state.version, operator.fingerprint, operator.inputs, state.values, frames, keyed, held)
 
     def _save_frame(self, name: str, frame: pl.DataFrame) -> FrameRef:
         data = frame_to_ipc(frame)

@@ -52,6 +52,7 @@ class Sizes:
         sweep: Changes are swept into the base from so many rows on ...
         share: ... and when the base has no more than so many times their rows.
         most: ... or when there are so many changes.
+        whole: Rows held by time stay in memory, and are written whole, up to so many.
     """
 
     small: int = 4096
@@ -60,6 +61,7 @@ class Sizes:
     sweep: int = 1 << 18
     share: int = 3
     most: int = 24
+    whole: int = 1 << 13
 
 
 @dataclass(slots=True)
@@ -260,9 +262,9 @@ class KeyedStore:
     def _merge_changes(self) -> None:
         """Merge the newest changes, where that is due."""
         sizes, changes = self._sizes, self._changes
-        newest = _tier(changes[-1].height, sizes.fan)
+        newest = tier(changes[-1].height, sizes.fan)
         count = 1
-        while count < len(changes) and _tier(changes[-count - 1].height, sizes.fan) <= newest:
+        while count < len(changes) and tier(changes[-count - 1].height, sizes.fan) <= newest:
             count += 1
         total = sum(held.height for held in changes[-count:])
         if count >= sizes.fan and total <= sizes.segment:
@@ -328,7 +330,7 @@ class KeyedStore:
         return [self._written(rows.slice(a, b - a)) for a, b in itertools.pairwise([*edges, rows.height]) if a < b]
 
 
-def _tier(rows: int, fan: int) -> int:
+def tier(rows: int, fan: int) -> int:
     """About how often changes of this size have been merged."""
     return int(math.log(max(rows, 1), fan))
 

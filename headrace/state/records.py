@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ from headrace.kernel.protocols import EpochId, Json, OperatorState, Position, Pr
 from headrace.state.frames import damaged
 
 FORMAT: Final = "headrace-checkpoint"
-FORMAT_VERSION: Final = 3
+FORMAT_VERSION: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +70,32 @@ class KeyedRef:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldPartRef:
+    """What one instance has written (:class:`headrace.kernel.held.HeldPart`), for key groups from first up to end."""
+
+    first: int
+    end: int
+    runs: Sequence[RunRef]
+
+
+@dataclass(frozen=True, slots=True)
+class HeldRef:
+    """Held rows as the record keeps them (:class:`headrace.kernel.held.HeldSnapshot`).
+
+    Attributes:
+        columns: As in :class:`KeyedRef`.
+    """
+
+    version: int
+    columns: str
+    key: Sequence[str]
+    time: str
+    probe: str
+    rows: int
+    parts: Sequence[HeldPartRef]
+
+
+@dataclass(frozen=True, slots=True)
 class OperatorStateRef:
     """An operator's state as the record keeps it: small values inline, the rest by reference."""
 
@@ -79,6 +105,19 @@ class OperatorStateRef:
     values: Mapping[str, Json] = field(default_factory=dict)
     frames: Mapping[str, FrameRef] = field(default_factory=dict)
     keyed: Mapping[str, KeyedRef] = field(default_factory=dict)
+    held: Mapping[str, HeldRef] = field(default_factory=dict)
+
+    @property
+    def kept(self) -> Mapping[str, KeyedRef | HeldRef]:
+        """What is kept in runs, by name."""
+        return {**self.held, **self.keyed}
+
+    @property
+    def runs(self) -> Iterator[RunRef]:
+        """All runs that it names."""
+        for kept in self.kept.values():
+            for part in kept.parts:
+                yield from part.runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +224,7 @@ def to_json(checkpoint: Checkpoint) -> dict[str, Any]:
             "values": ref.values,
             "frames": {name: asdict(frame) for name, frame in ref.frames.items()},
             "keyed": {name: asdict(keyed) for name, keyed in ref.keyed.items()},
+            "held": {name: asdict(held) for name, held in ref.held.items()},
         }
         for key, ref in checkpoint.operators.items()
     }
@@ -200,6 +240,7 @@ def _from_json(value: dict[str, Any]) -> Checkpoint:
             ref["values"],
             {name: FrameRef(**frame) for name, frame in ref["frames"].items()},
             {name: _keyed(keyed) for name, keyed in ref["keyed"].items()},
+            {name: _held(held) for name, held in ref["held"].items()},
         )
         for key, ref in value["operators"].items()
     }
@@ -207,11 +248,17 @@ def _from_json(value: dict[str, Any]) -> Checkpoint:
 
 
 def _keyed(value: dict[str, Any]) -> KeyedRef:
-    parts = tuple(
-        PartRef(tuple(RunRef(**run) for run in part["base"]), tuple(RunRef(**run) for run in part["changes"]))
-        for part in value["parts"]
-    )
+    parts = tuple(PartRef(_runs(part["base"]), _runs(part["changes"])) for part in value["parts"])
     return KeyedRef(**{**value, "key": tuple(value["key"]), "within": tuple(value["within"]), "parts": parts})
+
+
+def _held(value: dict[str, Any]) -> HeldRef:
+    parts = tuple(HeldPartRef(part["first"], part["end"], _runs(part["runs"])) for part in value["parts"])
+    return HeldRef(**{**value, "key": tuple(value["key"]), "parts": parts})
+
+
+def _runs(values: Sequence[dict[str, Any]]) -> tuple[RunRef, ...]:
+    return tuple(RunRef(**run) for run in values)
 
 
 def _mapping(value: Any) -> Any:

@@ -103,8 +103,12 @@ class RunFolder:
         )
 
 
-def mapped_rows(path: Path) -> pl.DataFrame:
+def mapped_rows(path: Path, schema: pl.Schema) -> pl.DataFrame:
     """The rows of a run file, mapped into memory: what is not touched is not read.
+
+    Args:
+        path: Where it lies.
+        schema: Of the rows, as they were written; Arrow does not keep every type.
 
     Raises:
         DataError: It is not an Arrow IPC file.
@@ -116,7 +120,9 @@ def mapped_rows(path: Path) -> pl.DataFrame:
         raise damaged(path.name, str(error)) from error
     frame = pl.from_arrow(table, rechunk=False)
     if isinstance(frame, pl.DataFrame):
-        return frame
+        if frame.schema == schema:
+            return frame
+        return frame.select(pl.col(name).cast(dtype) for name, dtype in schema.items())
     raise damaged(path.name, "it holds no table")
 
 

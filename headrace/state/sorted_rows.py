@@ -51,10 +51,7 @@ class SortedRows:
     @classmethod
     def mapped(cls, file: RunFile, schema: pl.Schema) -> SortedRows:
         """Of a whole run file; ``schema`` is that of stored rows."""
-        rows = mapped_rows(file.path)
-        if rows.schema != schema:
-            rows = rows.select(pl.col(name).cast(dtype) for name, dtype in schema.items())
-        return cls.of(rows, KeyedRun(file, 0, file.rows))
+        return cls.of(mapped_rows(file.path, schema), KeyedRun(file, 0, file.rows))
 
     @property
     def height(self) -> int:

@@ -20,6 +20,7 @@ from operators.keyed_aggregate import KeyedAggregate
 from operators.session import SessionWindow
 from operators.top import TopN
 from operators.window import HoppingWindow, TumblingWindow
+from tests.windows import small_context
 
 SCHEMA = pl.Schema({"t": pl.Datetime("us", "UTC"), "k": pl.String(), "f": pl.Float64(), "v": pl.Int64()})
 OPERATORS: Sequence[StatefulOperator] = [
@@ -55,7 +56,7 @@ def play(operator: StatefulOperator, batches: Sequence[pl.DataFrame], parallelis
     alive = []
     for index, batch in enumerate(batches):
         workers = Workers(parallelisms[index % len(parallelisms)])
-        context = operator_context(state)
+        context = small_context(state)
         alive.append(context)  # a snapshot refers to what lies in its folder
         instance = open_operator(operator, schema, context, workers)
         out += emitted(instance, operator.partial(batch.lazy()).collect(), index * 12)

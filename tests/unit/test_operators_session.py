@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import polars as pl
 import pytest
@@ -100,8 +101,9 @@ def test_state_and_fingerprint_are_bound_to_the_definition() -> None:
     assert base.determinism is Determinism.EXACT
     schema = base.partial(frame_of([]).lazy()).collect_schema()
     state = base.open(schema, operator_context()).snapshot()
+    newer = {"sessions": replace(state.held["sessions"], version=9)}
     with pytest.raises(GraphChangedError, match="version 9"):
-        base.open(schema, operator_context(OperatorState(9, state.values, state.frames)))
+        base.open(schema, operator_context(OperatorState(9, state.values, held=newer)))
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import io
+from dataclasses import replace
 
 import polars as pl
 import pytest
@@ -14,6 +14,7 @@ from headrace.kernel.protocols import LATE, MAIN, Determinism, OperatorState
 from headrace.testing import operator_context
 from operators.window import TumblingWindow
 from operators.window_instance import SlicedInstance
+from tests.windows import stored
 
 SECOND = 1_000_000
 TEN = 10 * SECOND
@@ -51,16 +52,6 @@ def run(operator: TumblingWindow, *frames: pl.DataFrame) -> pl.DataFrame:
 
 def starts(frame: pl.DataFrame) -> list[int]:
     return [us // SECOND for us in frame["window_start"].to_physical().to_list()]
-
-
-def stored(state: OperatorState) -> OperatorState:
-    """The state as it comes back from a checkpoint."""
-    frames = {}
-    for name, frame in state.frames.items():
-        data = io.BytesIO()
-        frame.write_ipc(data)
-        frames[name] = pl.read_ipc(io.BytesIO(data.getvalue()))
-    return OperatorState(state.version, dict(state.values), frames)
 
 
 def test_win_01_d_times_before_1970_lie_in_the_window_that_holds_them() -> None:
@@ -252,7 +243,7 @@ def test_snp_04_batches_without_rows_give_nothing_out() -> None:
     instance.process(partials)
     assert instance.advance(TEN) == {}
     assert instance.drain() == {}
-    assert instance.snapshot().frames["windows"].schema == partials.schema
+    assert instance.snapshot().held["windows"].schema == partials.schema
 
 
 def test_snp_04_a_column_of_nulls_keeps_its_type() -> None:
@@ -281,7 +272,9 @@ def test_state_of_other_types_is_refused_with_the_difference() -> None:
     with pytest.raises(GraphChangedError, match="max:x was Int64, is String"):
         opened(operator, rows([1], x=["a"]), state)
     with pytest.raises(GraphChangedError, match="version 9"):
-        opened(operator, frame, OperatorState(9, state.values, state.frames))
+        opened(
+            operator, frame, OperatorState(9, state.values, held={"windows": replace(state.held["windows"], version=9)})
+        )
 
 
 def test_fingerprint_follows_what_the_state_depends_on() -> None:

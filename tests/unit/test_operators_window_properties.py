@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 from collections import defaultdict
 from dataclasses import dataclass
@@ -12,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.kernel import columns
-from headrace.kernel.protocols import MAIN, OperatorState
+from headrace.kernel.protocols import MAIN
 from headrace.testing import operator_context
 from operators.window import TumblingWindow
+from tests.windows import stored
 
 SIZE, OFFSET = 10, 3
 SCHEMA = {"t": pl.Datetime("us", "UTC"), "k": pl.String, "x": pl.Int32, "y": pl.Float64}
@@ -92,15 +92,6 @@ def observed(emitted: list[pl.DataFrame]) -> dict[tuple[int, str | None], tuple]
             floats = None if row["floats"] is None else round(row["floats"], 4)
             out[key] = (row["n"], row["known"], row["total"], floats, row["least"], row["most"])
     return out
-
-
-def stored(state: OperatorState) -> OperatorState:
-    frames = {}
-    for name, frame in state.frames.items():
-        data = io.BytesIO()
-        frame.write_ipc(data)
-        frames[name] = pl.read_ipc(io.BytesIO(data.getvalue()))
-    return OperatorState(state.version, dict(state.values), frames)
 
 
 def pieces(rows: list[Row], cuts: list[int]) -> list[list[Row]]:

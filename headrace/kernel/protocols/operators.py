@@ -12,6 +12,7 @@ from headrace.kernel.protocols.values import Emission, Json
 if TYPE_CHECKING:
     import polars as pl
 
+    from headrace.kernel.held import HeldLayout, HeldSnapshot, HeldState
     from headrace.kernel.keyed import KeyedLayout, KeyedSnapshot, KeyedState, KeyGroups
 
 
@@ -53,12 +54,14 @@ class OperatorState:
             all of its instances; of marks that differ, as after a drain, the highest holds for all.
         frames: Frames, written whole at each barrier; those of an operator with a key have its key columns.
         keyed: By the layout's name, what :meth:`OperatorContext.keyed` has given; only changes are written.
+        held: The same of :meth:`OperatorContext.held`.
     """
 
     version: int
     values: Mapping[str, Json] = field(default_factory=dict)
     frames: Mapping[str, pl.DataFrame] = field(default_factory=dict)
     keyed: Mapping[str, KeyedSnapshot] = field(default_factory=dict)
+    held: Mapping[str, HeldSnapshot] = field(default_factory=dict)
 
 
 class OperatorContext(Protocol):
@@ -79,6 +82,13 @@ class OperatorContext(Protocol):
 
         Raises:
             GraphChangedError: What is stored has another version, key or columns.
+        """
+
+    def held(self, layout: HeldLayout) -> HeldState:
+        """Open rows held by time, resumed from ``state.held[layout.name]``; otherwise as :meth:`keyed`.
+
+        Raises:
+            GraphChangedError: What is stored has another version, key, time or columns.
         """
 
     def narrowed(self, key_groups: KeyGroups, state: OperatorState | None) -> OperatorContext:
@@ -173,4 +183,4 @@ class ShowsState(Protocol):
     """A stateful operator that can say what its state means."""
 
     def shown(self, table: str, rows: pl.LazyFrame) -> pl.LazyFrame:
-        """Rows of a frame, or of keyed state, of that name, as people read them."""
+        """Rows of a frame, of keyed state, or held (all of them, not merged), of that name, as people read them."""

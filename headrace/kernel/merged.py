@@ -1,4 +1,4 @@
-"""State that is merged of partials: one merged frame, and a few that wait.
+"""Rows that are merged of partials: one merged frame, and a few that wait.
 
 Merging is put off until it pays, so that a small batch costs little however large the state is.
 """
@@ -10,9 +10,6 @@ from typing import Final, Literal
 
 import polars as pl
 
-from headrace.kernel.layouts import check_layout
-from headrace.kernel.protocols import OperatorState
-
 _MAX_PENDING: Final = 16
 _MANY_ROWS: Final = 20_000
 """From here on the streaming engine merges faster than the in-memory one."""
@@ -23,10 +20,10 @@ class Merged:
 
     Args:
         schema: Their columns.
-        merge: The plan that merges rows of several frames; associative and commutative.
+        merge: The plan that merges rows of several frames, associative and commutative; None: rows stay as they are.
     """
 
-    def __init__(self, schema: pl.Schema, merge: Callable[[pl.LazyFrame], pl.LazyFrame]) -> None:
+    def __init__(self, schema: pl.Schema, merge: Callable[[pl.LazyFrame], pl.LazyFrame] | None) -> None:
         self._merge = merge
         self._held = pl.DataFrame(schema=schema)
         self._pending: list[pl.DataFrame] = []
@@ -83,6 +80,8 @@ class Merged:
 
     def merge(self, frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
         """Frames of these columns, merged."""
+        if self._merge is None:
+            return pl.concat(frames, rechunk=True)
         return self._merge(pl.concat(frames).lazy()).collect(engine=engine_for(sum(frame.height for frame in frames)))
 
     def _replace(self, held: pl.DataFrame, pending: list[pl.DataFrame]) -> None:
@@ -94,21 +93,3 @@ class Merged:
 def engine_for(rows: int) -> Literal["streaming", "in-memory"]:
     """The Polars engine that merges so many rows faster."""
     return "streaming" if rows > _MANY_ROWS else "in-memory"
-
-
-def fitting(state: OperatorState, frame: str, schema: pl.Schema, version: int, where: str) -> pl.DataFrame:
-    """A frame of a restored state, checked.
-
-    Args:
-        state: The state.
-        frame: The frame's name in it.
-        schema: The columns that it must have, in any order.
-        version: The version of the layout that is read.
-        where: Names the operator in error messages.
-
-    Raises:
-        GraphChangedError: The state has another version or other columns.
-    """
-    found = state.frames[frame]
-    check_layout(state.version, found.schema, version, schema, where)
-    return found.select(schema.names())

@@ -1,0 +1,210 @@
+"""Rows held by time: a list of them, whatever lies in which file, is merged when, and belongs to which instance."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.kernel.errors import GraphChangedError
+from headrace.kernel.held import HeldLayout, HeldSnapshot, united_held
+from headrace.kernel.keyed import KeyGroups
+from headrace.kernel.protocols import OperatorState
+from headrace.state import held as implementation
+from headrace.state.backend import StateBackend, StateOptions
+from headrace.state.held import HeldStore
+from headrace.state.keyed import MemoryBudget, Sizes
+from headrace.state.runs import RunFolder
+
+TIME = pl.Datetime("us", "UTC")
+SCHEMA = pl.Schema({"k": pl.String(), "t": TIME, "v": pl.Int128()})
+Row = tuple[Any, ...]
+
+
+def added_up(rows: pl.LazyFrame) -> pl.LazyFrame:
+    return rows.group_by("k", "t").agg(pl.col("v").sum())
+
+
+PLAIN = HeldLayout("rows", SCHEMA, ["k"], "t")
+MERGED = HeldLayout("rows", SCHEMA, ["k"], "t", merge=added_up)
+KEYLESS = HeldLayout("rows", SCHEMA, [], "t")
+
+
+def frame(rows: list[Row]) -> pl.DataFrame:
+    found = pl.DataFrame(rows, schema={**SCHEMA, "t": pl.Int64()}, orient="row")
+    return found.with_columns(pl.col("t").cast(TIME))
+
+
+def listed(frames: list[pl.DataFrame]) -> list[Row]:
+    return in_order(row for one in frames for row in one.with_columns(pl.col("t").to_physical()).rows())
+
+
+def in_order(rows: Any) -> list[Row]:
+    return sorted(rows, key=repr)
+
+
+def made(layout: HeldLayout, groups: KeyGroups | None = None, memory: int = 300) -> HeldStore:
+    return HeldStore(
+        layout, groups or KeyGroups(), RunFolder(), MemoryBudget(memory), Sizes(small=2, fan=2, segment=8, whole=2)
+    )
+
+
+class Pair:
+    """A state, and what it should hold."""
+
+    def __init__(self, layout: HeldLayout) -> None:
+        self.layout = layout
+        self.rows: list[Row] = []
+        self.state = made(layout)
+        self.kept: list[tuple[HeldSnapshot, list[Row]]] = []
+
+    def merged(self, rows: list[Row]) -> list[Row]:
+        if self.layout.merge is None:
+            return in_order(rows)
+        sums: dict[Row, int] = defaultdict(int)
+        for key, time, value in rows:
+            sums[key, time] += value
+        return in_order((*name, value) for name, value in sums.items())
+
+    def add(self, rows: list[Row]) -> None:
+        self.state.add(frame(rows))
+        self.rows += rows
+
+    def take(self, before: int) -> None:
+        expected = self.merged([row for row in self.rows if row[1] < before])
+        assert listed([self.state.peek(before)]) == expected
+        assert listed([self.state.take(before)]) == expected
+        self.rows = [row for row in self.rows if row[1] >= before]
+
+    def snapshot(self, _: object) -> None:
+        self.kept.append((self.state.snapshot(), list(self.rows)))
+
+    def restore(self, instances: int) -> None:
+        snapshot = self.state.snapshot()
+        groups = [KeyGroups.of(index, instances) for index in range(instances if self.layout.key else 1)]
+        parts = [self.opened(snapshot, each) for each in groups]
+        again = [self.opened(united_held([part.snapshot() for part in parts]), each) for each in groups]
+        self.state = self.opened(united_held([part.snapshot() for part in again]))
+
+    def opened(self, snapshot: HeldSnapshot, groups: KeyGroups | None = None) -> HeldStore:
+        state = made(self.layout, groups)
+        state.restore(snapshot, "operator 'x'")
+        return state
+
+
+ROWS = st.lists(
+    st.tuples(st.sampled_from([None, *"abcdef"]), st.integers(-30, 30), st.integers(-(2**100), 2**100)), max_size=8
+)
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), ROWS),
+        st.tuples(st.just("take"), st.integers(-32, 32)),
+        st.tuples(st.just("snapshot"), st.none()),
+        st.tuples(st.just("restore"), st.integers(1, 3)),
+    ),
+    max_size=20,
+)
+
+
+@pytest.mark.parametrize("layout", [PLAIN, MERGED, KEYLESS], ids=["plain", "merged", "keyless"])
+@settings(deadline=None, max_examples=25)
+@given(steps=STEPS)
+def test_it_is_a_list(layout: HeldLayout, steps: list[Any]) -> None:
+    pair = Pair(layout)
+    for step, value in steps:
+        getattr(pair, step)(value)
+        times = [time for _, time, _ in pair.rows]
+        assert (pair.state.earliest, pair.state.latest) == (min(times, default=None), max(times, default=None))
+        assert len(pair.merged(pair.rows)) <= pair.state.height <= len(pair.rows)
+    assert pair.merged(listed(pair.state.frames())) == pair.merged(pair.rows)
+    assert listed([pair.state.merged()]) == pair.merged(pair.rows)
+    for snapshot, rows in pair.kept:
+        assert listed([pair.opened(snapshot).merged()]) == pair.merged(rows)
+
+
+def files(snapshot: HeldSnapshot) -> dict[str, int]:
+    return {run.file.id: run.file.rows for part in snapshot.parts for run in part.segments}
+
+
+@pytest.mark.parametrize("layout", [PLAIN, MERGED], ids=["plain", "merged"])
+def test_a_snapshot_writes_what_has_come_and_no_row_more_often_than_a_logarithm(layout: HeldLayout) -> None:
+    sizes = Sizes(small=10, fan=4, segment=100_000, whole=10)
+    state = HeldStore(layout, KeyGroups(), RunFolder(), MemoryBudget(1 << 20), sizes)
+    state.add(frame([(f"k{at % 100}", at, 1) for at in range(10_000)]))
+    seen, written = files(state.snapshot()), []
+    for at in range(64):
+        state.take(at * 10)
+        state.add(frame([("new", 10_000 + at * 20 + n, 1) for n in range(20)]))
+        now = files(state.snapshot())
+        written.append(sum(rows for name, rows in now.items() if name not in seen))
+        assert len(now) < 16
+        seen |= now
+    assert written[0] == 20
+    assert sum(written) <= 64 * 20 * 4
+    assert max(written) < 1500
+
+
+def test_a_segment_that_is_mostly_gone_is_written_anew() -> None:
+    state = HeldStore(PLAIN, KeyGroups(), RunFolder(), MemoryBudget(1 << 20), Sizes(small=10, whole=10))
+    state.add(frame([("k", at, 1) for at in range(1000)]))
+    first = files(state.snapshot())
+    state.take(700)
+    assert files(state.snapshot()) == first
+    state.take(800)
+    second = files(state.snapshot())
+    assert second.keys().isdisjoint(first)
+    assert list(second.values()) == [200]
+    state.take(2000)
+    assert files(state.snapshot()) == {}
+
+
+def test_beyond_the_budget_rows_lie_on_disk_and_their_files_go_with_them(tmp_path: Path) -> None:
+    runs = RunFolder(tmp_path)
+    state = HeldStore(PLAIN, KeyGroups(), runs, MemoryBudget(100_000), Sizes())
+    for at in range(20):
+        state.add(frame([("k", 1000 * at + n, 1) for n in range(1000)]))
+    lying = sum(path.stat().st_size for path in runs.open().glob("*.arrow"))
+    assert lying > 19_000 * 8 * 3
+    assert state.height == 20_000
+    assert state.take(10_000).height == 10_000
+    state.take(10**6)
+    assert list(runs.open().glob("*.arrow")) == []
+    runs.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"version": 2}, "has version 1, this release reads version 2"),
+        ({"key": ["k", "v"]}, "its state does not fit the job"),
+        ({"schema": pl.Schema({**SCHEMA, "v": pl.Int64()})}, "v was Int128, is Int64"),
+    ],
+)
+def test_another_definition_is_refused(change: dict[str, Any], message: str) -> None:
+    backend = StateBackend(StateOptions())
+    state = backend.context("x").held(PLAIN)
+    values = {name: getattr(PLAIN, name) for name in ("name", "schema", "key", "time")} | change
+    context = backend.context("window 'w'", OperatorState(1, held={"rows": state.snapshot()}))
+    with pytest.raises(GraphChangedError) as caught:
+        context.held(HeldLayout(**values))
+    assert message in f"{caught.value.message} {caught.value.detail}"
+    backend.close()
+
+
+def test_keys_that_hash_otherwise_than_before_come_to_their_instances(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [(key, at, 1) for at, key in enumerate("abcdefghijkl")]
+    state = made(PLAIN, KeyGroups.of(0, 2))
+    state.add(frame(rows))
+    monkeypatch.setattr(implementation, "hash_probe", lambda: "another")
+    parts = [made(PLAIN, KeyGroups.of(index, 2)) for index in range(2)]
+    snapshot = HeldStore.snapshot(state)
+    monkeypatch.setattr(implementation, "hash_probe", lambda: "now")
+    for part in parts:
+        part.restore(snapshot, "operator 'x'")
+    assert listed([frame for part in parts for frame in part.frames()]) == in_order(rows)
+    assert all(part.height for part in parts)

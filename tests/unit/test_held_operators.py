@@ -1,0 +1,115 @@
+"""What operators hold by time: checkpoints follow the change, it spills, and goes on at another parallelism."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from headrace.kernel.protocols import MAIN, OperatorInstance, OperatorState, StatefulOperator
+from headrace.runtime.exchange import Workers, open_operator
+from headrace.state.backend import StateBackend, StateOptions
+from headrace.state.checkpoint import CheckpointStore
+from headrace.state.records import Checkpoint, SavedOperator
+from headrace.testing import memory_store
+from operators.dedup import Dedup
+from operators.session import SessionWindow
+from operators.top import TopN
+from operators.window import CumulatingWindow, HoppingWindow, TumblingWindow
+
+SCHEMA = pl.Schema({"t": pl.Datetime("us", "UTC"), "k": pl.Int64(), "v": pl.Int64()})
+MANY, FEW = 200_000, 100
+SPAN = 10_000
+SUMS = {"n": "count(*)", "s": "sum(v)"}
+PLAIN: Mapping[str, StatefulOperator] = {
+    "tumbling": TumblingWindow("w", "t", SPAN, SUMS, by=["k"]),
+    "hopping": HoppingWindow("w", "t", SPAN, SPAN // 2, SUMS, by=["k"]),
+    "cumulating": CumulatingWindow("w", "t", SPAN, SPAN // 4, SUMS, by=["k"]),
+    "session": SessionWindow("w", "t", SPAN, SUMS, by=["k"]),
+    "dedup first": Dedup("d", "t", by=["k"]),
+    "dedup last": Dedup("d", "t", by=["k"], keep="last", ttl_us=SPAN),
+    "top": TopN("top", "t", 2, order_by=[("v", True)], by=["k"], size_us=SPAN),
+}
+
+
+def rows_of(first: int, count: int, at: int) -> pl.DataFrame:
+    keys = pl.int_range(first, first + count, eager=True)
+    times = (at + keys % 1000).cast(SCHEMA["t"])
+    return pl.DataFrame({"t": times, "k": keys, "v": keys * 7 % 1001})
+
+
+def taken(operator: StatefulOperator, rows: pl.DataFrame) -> pl.DataFrame:
+    return operator.partial(rows.lazy()).collect()
+
+
+INPUTS: Mapping[str, tuple[StatefulOperator, Callable[[pl.DataFrame], pl.DataFrame]]] = {
+    name: (operator, lambda rows, operator=operator: taken(operator, rows)) for name, operator in PLAIN.items()
+}
+
+
+@dataclass
+class Kept:
+    """The checkpoints of one operator."""
+
+    folder: Path
+    memory: int = 1 << 30
+
+    def __post_init__(self) -> None:
+        self.store = memory_store()
+        self.checkpoints = CheckpointStore(self.store, "job")
+        self.epoch = 0
+
+    def backend(self) -> StateBackend:
+        return StateBackend(StateOptions(self.memory, self.folder))
+
+    def save(self, instance: OperatorInstance) -> int:
+        """Bytes that were written."""
+        before = set(self.store.blobs.list(""))
+        self.epoch += 1
+        record = Checkpoint("job", "l", self.epoch, "a", created_us=1)
+        self.name, _ = self.checkpoints.save(record, {"o": SavedOperator("f", (), instance.snapshot())})
+        return sum(len(self.store.blobs.get(name)) for name in {*self.store.blobs.list("")} - before)
+
+    def load(self, backend: StateBackend) -> OperatorState:
+        _, states = self.checkpoints.load(self.name, backend.runs)
+        return states["o"].state
+
+
+def opened(operator: StatefulOperator, schema: pl.Schema, context: Any, workers: Workers) -> OperatorInstance:
+    return open_operator(operator, schema, context, workers)
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_sta_a_checkpoint_after_a_small_change_is_small_and_goes_on_anywhere(name: str, tmp_path: Path) -> None:
+    operator, partials = INPUTS[name]
+    kept, first = Kept(tmp_path, memory=1 << 20), partials(rows_of(0, MANY, 0))
+    backend, workers = kept.backend(), Workers(2)
+    instance = opened(operator, first.schema, backend.context("operator 'o'"), workers)
+    instance.process(first)
+    assert sum(path.stat().st_size for path in backend.runs.open().glob("*.arrow")) > MANY * 8
+    whole = kept.save(instance)
+    instance.process(partials(rows_of(MANY - FEW // 2, FEW, 1000)))
+    changed = kept.save(instance)
+    assert changed < whole / 10
+    assert kept.save(instance) < whole / 10
+
+    after = kept.backend()
+    more = Workers(3)
+    again = opened(operator, first.schema, after.context("operator 'o'", kept.load(after)), more)
+    assert again.rows_held() >= instance.rows_held() - FEW
+    last = partials(rows_of(10, 5, 2 * SPAN))
+    given = [played(each, last) for each in (instance, again)]
+    assert given[0].equals(given[1])
+    assert given[0].height > MANY
+    for each in (workers, more, backend, after):
+        each.close()
+
+
+def played(instance: OperatorInstance, last: pl.DataFrame) -> pl.DataFrame:
+    emissions = [instance.process(last), instance.advance(SPAN // 2), instance.advance(SPAN), instance.drain()]
+    out = pl.concat([emission[MAIN] for emission in emissions if MAIN in emission])
+    return out.sort(out.columns)
