@@ -4,9 +4,13 @@
 PYTHON ?= python3
 VENV ?= .venv
 PYTEST_ARGS ?=
+# Each has services of its own (about 1.5 GB), and a test waits more often than it computes. 0: without workers.
+WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((n < 2 ? 2 : n > 4 ? 4 : n)))
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.headrace-stamp
+# A worker that was started anew would begin with the very test that ended its predecessor.
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 # Tests start many processes: each would compile every import anew.
@@ -35,10 +39,10 @@ demo: $(STAMP)  ## real flights, from end to end
 	$(BIN)/headrace demo
 
 test: $(STAMP)  ## the whole suite, on real services that it starts itself
-	$(BIN)/python -m pytest -m "not full" $(PYTEST_ARGS)
+	$(PYTEST) -m "not full" $(PYTEST_ARGS)
 
 test-full: $(STAMP)  ## the suite with the long form of the property tests
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(PYTEST) -o faulthandler_timeout=4000 $(PYTEST_ARGS)
 
 lint: $(STAMP)  ## style, types and the direction of imports
 	$(BIN)/ruff check .

@@ -1,7 +1,8 @@
 """Fixtures on real services: the dev stack, a Kafka helper and one catalog of each kind.
 
-The stack lives as long as the session, in a temporary folder. ``HEADRACE_DEV_STATE=folder`` names a stack that is kept
-up between sessions instead, and the variables of ``infra.dev.endpoints`` name services of one's own.
+The stack lives as long as the session, in a temporary folder; of several workers each has its own.
+``HEADRACE_DEV_STATE=folder`` names a stack that is kept up between sessions instead, and the variables of
+``infra.dev.endpoints`` name services of one's own.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 import os
 import tempfile
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +21,7 @@ from pyiceberg.catalog import Catalog, load_catalog
 
 from infra import dev
 from infra.dev import endpoints as variables
+from infra.dev.lock import exclusive
 from infra.dev.process import ProcessId, identify
 from tests.kafka import KafkaHelper
 
@@ -76,10 +79,7 @@ def stack() -> Iterator[Stack]:
     if named := os.environ.get(dev.STATE_VARIABLE):
         yield Stack(Path(named), dev.up(Path(named)))
         return
-    _sweep()
-    folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
-    me = identify(os.getpid())
-    (folder / _OWNER).write_text(json.dumps([me.pid, me.started]), encoding="utf-8")
+    folder = _own_folder()
     try:
         yield Stack(folder, dev.up(folder))
     finally:
@@ -148,11 +148,16 @@ def settings_file(stack: Stack, tmp_path: Path) -> Path:
     return path
 
 
-def _sweep() -> None:
-    """End the stacks of sessions that were killed before they could."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        owner = folder / _OWNER
-        if folder.stat().st_uid == os.geteuid() and owner.exists():
-            pid, started = json.loads(owner.read_text(encoding="utf-8"))
-            if not ProcessId(pid, started).alive():
-                dev.down(folder, delete=True)
+def _own_folder() -> Path:
+    """A folder for this process's stack; the stacks of processes that were killed before they could are ended."""
+    everybody = Path(tempfile.gettempdir())
+    me, user = identify(os.getpid()), os.geteuid()
+    with exclusive(everybody / f"headrace-stacks-{user}.lock"):
+        for owner in everybody.glob(f"{_PREFIX}*/{_OWNER}"):
+            with suppress(FileNotFoundError):  # whose process ends just now
+                pid, started = json.loads(owner.read_text(encoding="utf-8"))
+                if owner.stat().st_uid == user and not ProcessId(pid, started).alive():
+                    dev.down(owner.parent, delete=True)
+        folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        (folder / _OWNER).write_text(json.dumps([me.pid, me.started]), encoding="utf-8")
+    return folder

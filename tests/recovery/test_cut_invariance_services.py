@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from tests.jobs import Site
 
-pytestmark = [pytest.mark.services, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.services, pytest.mark.timeout(900)]
 few = settings(
     max_examples=10,  # on each catalog
     deadline=None,
@@ -54,6 +54,7 @@ def test_output_is_the_same_in_every_world(bench: Bench, seed: int) -> None:
 
 
 @pytest.mark.full
+@pytest.mark.timeout(3600)
 @settings(few, max_examples=100)
 @given(seed=st.integers(0, 2**32))
 def test_output_is_the_same_in_many_more_worlds(bench: Bench, seed: int) -> None:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 KEY = [system.TOPIC, system.PARTITION, system.OFFSET]
 EXAMPLES = int(os.environ.get("HEADRACE_EXAMPLES", "1200"))
 
-pytestmark = pytest.mark.timeout(3600)  # so many examples that the default is too close on a slow machine
+pytestmark = pytest.mark.timeout(900)  # so many examples that the default is too close on a slow machine
 MOST_STEPS = 2000
 NO_TIME = 2**62
 """No row is so far from the epoch: a watermark there would be a bound that is none, handed out as a time."""
@@ -134,6 +134,7 @@ def test_every_record_is_handed_out_once_and_none_is_late(seed: int) -> None:
 
 
 @pytest.mark.full
+@pytest.mark.timeout(3600)
 @settings(max_examples=10 * EXAMPLES, deadline=None)
 @given(st.integers(0, 2**63))
 def test_every_record_is_handed_out_once_in_many_more_worlds(seed: int) -> None:

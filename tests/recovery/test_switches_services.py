@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 TYPES = {"id": "int64", "k": "string", "at": "timestamptz", "v": "int64"}
 
-pytestmark = [pytest.mark.services, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.services, pytest.mark.timeout(900)]
 
 
 @dataclass
