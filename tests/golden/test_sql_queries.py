@@ -78,6 +78,33 @@ CONDITIONS = {
 }
 
 
+VALUES = {
+    "of all rows": """
+        SELECT id, delay - (SELECT avg(delay) FROM flights) AS d, (SELECT count(*) FROM alerts WHERE level > 9) AS none
+        FROM flights WHERE delay > (SELECT min(level) + count(*) / 100.0 FROM alerts) AND carrier IN ('A', 'B')
+    """,
+    "of the same key": """
+        SELECT f.id, (SELECT count(*) FROM alerts a WHERE a.carrier = f.carrier AND a.level > 2) AS n FROM flights f
+        WHERE f.delay = (SELECT max(b.delay) FROM flights b WHERE b.carrier = f.carrier)
+           OR coalesce((SELECT max(a.level) FROM alerts a WHERE lower(a.carrier) = upper(f.carrier)), 1) = f.delay
+    """,
+    "behind a join, and in an expression": """
+        SELECT f.id, a.id AS other, a.level IN ((SELECT max(level) FROM alerts), 1) AS edge
+        FROM flights f JOIN alerts a ON f.carrier = a.carrier AND f.id % 100 = a.id
+        WHERE f.delay BETWEEN (SELECT avg(x.level) FROM alerts x WHERE x.carrier = a.carrier AND x.level <= 2) AND 30
+    """,
+    "of groups": """
+        WITH m AS (SELECT carrier, origin.gate AS gate, avg(delay) AS d FROM flights GROUP BY 1, 2)
+        SELECT carrier, gate FROM m WHERE d > (SELECT avg(d) FROM m)
+    """,
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_queries_that_give_one_value(name: str, tmp_path: Path) -> None:
+    check(VALUES[name], tmp_path)
+
+
 @pytest.mark.parametrize("name", NESTED)
 def test_queries_in_queries(name: str, tmp_path: Path) -> None:
     check(NESTED[name], tmp_path)

@@ -47,7 +47,8 @@ def text(node: exp.Expr, scope: Scope | None = None) -> str:
         raise refuse(
             found,
             "a query stands inside an expression",
-            "IN (SELECT ...) and EXISTS (SELECT ...) are conditions of WHERE, joined by AND; else join, or make a view",
+            "one that gives one value stands in WHERE, and in a select list without GROUP BY; IN and EXISTS in WHERE, "
+            "joined by AND; else join, or compare in a query around it",
         )
     return _bound(node, scope).sql(dialect=Streaming)
 

@@ -133,8 +133,10 @@ def _taken(
     """The conditions of WHERE that an inner join can ask itself go to it; those on ``after`` alone cannot."""
     taken = []
     for condition in where:
+        if condition.find(exp.Query) is not None:
+            continue
         sides = {uses.where(column) for column in condition.find_all(exp.Column)}
-        if sides and sides <= known and sides != {after} and condition.find(exp.Query) is None:
+        if sides and sides <= known and sides != {after}:
             taken.append(condition)
     return [*on, *taken], [condition for condition in where if not any(condition is one for one in taken)]
 

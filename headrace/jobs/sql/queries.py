@@ -17,6 +17,7 @@ from headrace.jobs.sql.over import compute, with_windows_named
 from headrace.jobs.sql.projection import items_of, project
 from headrace.jobs.sql.ranking import Keep, number_text, numbered, qualified, rank, ranked
 from headrace.jobs.sql.relations import Relation, Scope, Side
+from headrace.jobs.sql.scalars import computed
 from headrace.jobs.sql.subqueries import restrict
 from headrace.jobs.sql.unions import branches_of, unite
 
@@ -120,23 +121,35 @@ class Queries:
             found = read_from(self, query, owner, names, conjuncts(query.args.get("where")))
             scope, window, where = found.scope, found.window, found.conditions
         scope = restrict(self, owner, scope, where, names)
+        values: Mapping[str, str] = {}
         if is_grouped(query, window):
             query, scope = group(self.to, query, owner, scope, window)
-        return self._given(query, owner, scope, inner=inner, keep=keep)
+        else:
+            scope, values = computed(self, owner, scope, query, names)
+        return self._given(query, owner, scope, values, inner=inner, keep=keep)
 
-    def _given(self, query: exp.Select, owner: str, scope: Scope, *, inner: bool, keep: Keep | None) -> Relation:
+    def _given(
+        self,
+        query: exp.Select,
+        owner: str,
+        scope: Scope,
+        values: Mapping[str, str],
+        *,
+        inner: bool,
+        keep: Keep | None,
+    ) -> Relation:
         item = numbered(query) if keep is not None else None
         found = compute(self.to, query, owner, scope, item)
-        computed = dict(found.texts)
+        texts = {**values, **found.texts}
         near = query.args.get("qualify") or query
         scope = found.scope.on(self.to.filter(owner, found.conditions, found.scope.rows, near))
         if item is not None and keep is not None:
             scope = rank(self.to, owner, scope, item, keep)
-            computed[item.alias] = number_text(item, keep)
+            texts[item.alias] = number_text(item, keep)
             if not keep.asked:
                 query = query.copy()
                 query.set("expressions", [one for one in query.expressions if one.alias != item.alias or is_star(one)])
-        return project(self.to, query, owner, scope, items_of(query, scope, computed), inner=inner)
+        return project(self.to, query, owner, scope, items_of(query, scope, texts), inner=inner)
 
 
 def _check(query: exp.Select) -> None:

@@ -13,6 +13,7 @@ from headrace.jobs.sql.joins import Join, join_rows
 from headrace.jobs.sql.lookups import join_table
 from headrace.jobs.sql.lowering import Names
 from headrace.jobs.sql.relations import Scope, Side
+from headrace.jobs.sql.scalars import asked, scalars_of
 from headrace.jobs.sql.uses import Uses
 
 if TYPE_CHECKING:
@@ -36,26 +37,33 @@ def restrict(queries: Queries, owner: str, scope: Scope, conditions: Sequence[ex
     scope = scope.on(queries.to.filter(owner, texts, scope.rows, plain[0] if plain else exp.Null()))
     for condition in conditions:
         if condition.find(exp.Query) is not None:
-            scope = _joined(queries, owner, scope, condition, names)
+            one_value = condition.find(exp.Exists) is None and scalars_of(condition) and not _asks_rows(condition)
+            how = asked if one_value else _joined
+            scope = how(queries, owner, scope, condition, names)
     return scope
 
 
+def _asks_rows(condition: exp.Expr) -> bool:
+    """Whether a query in a condition is asked for all of its rows."""
+    return any(found.args.get("query") is not None for found in condition.find_all(exp.In))
+
+
 def _joined(queries: Queries, owner: str, scope: Scope, condition: exp.Expr, names: Names) -> Scope:
-    negated, asked = False, condition
-    while isinstance(asked, exp.Not | exp.Paren):
-        negated ^= isinstance(asked, exp.Not)
-        asked = asked.this
+    negated, plain = False, condition
+    while isinstance(plain, exp.Not | exp.Paren):
+        negated ^= isinstance(plain, exp.Not)
+        plain = plain.this
     values: list[exp.Expr] = []
-    if isinstance(asked, exp.In) and asked.args.get("query") is not None:
-        query = asked.args["query"]
-        values = list(asked.this.expressions) if isinstance(asked.this, exp.Tuple) else [asked.this]
-    elif isinstance(asked, exp.Exists):
-        query = asked.this
+    if isinstance(plain, exp.In) and plain.args.get("query") is not None:
+        query = plain.args["query"]
+        values = list(plain.this.expressions) if isinstance(plain.this, exp.Tuple) else [plain.this]
+    elif isinstance(plain, exp.Exists):
+        query = plain.this
     else:
         raise refuse(
             condition,
             "a query inside a condition is not supported here",
-            "x IN (SELECT ...) and EXISTS (SELECT ...) stand alone or are joined by AND; else join, or make a view",
+            "x IN (SELECT ...) and EXISTS (SELECT ...) stand alone or are joined by AND; for ALL write max or min",
         )
     while isinstance(query, exp.Subquery):
         query = query.this

@@ -76,7 +76,7 @@ def uses_of(query: exp.Select, sides: Mapping[str, Side], tables: frozenset[str]
 def _columns(query: exp.Select) -> Iterator[tuple[Any, bool]]:
     """The columns and stars that a query names itself, not inside queries of its FROM, and whether to say what joins.
 
-    Of queries inside WHERE it is the columns that they take from outside.
+    Of queries inside WHERE and the select list it is the columns that they take from outside.
     """
     for key, value in query.args.items():
         if key in {"from_", "with_", "joins"}:
@@ -87,9 +87,9 @@ def _columns(query: exp.Select) -> Iterator[tuple[Any, bool]]:
     for join in query.args.get("joins") or ():
         for node in (join.args.get("on"), join.this.args.get("version")):
             yield from ((column, True) for column in (_named(node) if node is not None else ()))
-    where = query.args.get("where")
     aliases = {member.alias_or_name for member in _members_of(query)}
-    for inner in where.find_all(exp.Query) if where else ():
+    asking = [node for node in (query.args.get("where"), *query.expressions) if node is not None]
+    for inner in (found for node in asking for found in node.find_all(exp.Query)):
         taken = (column for column in inner.find_all(exp.Column) if len(column.parts) > 1)
         yield from ((column, False) for column in taken if column.parts[0].name in aliases)
 

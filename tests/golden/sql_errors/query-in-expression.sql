@@ -1,3 +1,3 @@
 SELECT carrier,
-       (SELECT max(level) FROM alerts) AS x
+       (SELECT level FROM alerts) AS x
 FROM flights

@@ -1,0 +1,2 @@
+SELECT carrier FROM flights
+WHERE delay > ALL (SELECT level FROM alerts)

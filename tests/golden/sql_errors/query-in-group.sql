@@ -1,0 +1,2 @@
+SELECT carrier, count(*) - (SELECT count(*) FROM alerts) AS n FROM flights
+GROUP BY carrier

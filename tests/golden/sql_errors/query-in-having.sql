@@ -1,0 +1,3 @@
+SELECT carrier, count(*) AS n FROM flights
+GROUP BY carrier
+HAVING count(*) > (SELECT count(*) FROM alerts)

@@ -1,0 +1,2 @@
+SELECT carrier FROM flights
+WHERE delay > (SELECT max(rank) FROM airlines)
