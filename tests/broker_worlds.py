@@ -121,7 +121,7 @@ class Ways:
     @classmethod
     def thrown(cls, dice: random.Random) -> Ways:
         rule = dice.choice(["recorded", "recorded", "recorded", "columns", "stated"])
-        offsets = rule == "columns" or dice.random() < 0.75
+        offsets = rule == "columns" or dice.random() < 0.6
         return cls(
             rule,
             offsets,
@@ -238,7 +238,7 @@ class World:
         """Some of it, at any time."""
         if self.dice.random() < 0.6:
             self.grow(5)
-        if self.dice.random() < 0.8:
+        if self.dice.random() < 0.9:
             self.archive()
         if self.dice.random() < 0.6:
             self.forget()
@@ -295,7 +295,7 @@ class World:
         """Run until a crash point, if it is passed; things may happen at another one."""
         dice = self.dice
         until = dice.choice(["caught-up", datetime.now(UTC)])  # a time is another end, a run to it not the same one
-        happens = dice.choice(self.points) if dice.random() < 0.6 else ""
+        happens = dice.choice(self.points) if dice.random() < 0.8 else ""
         with once(happens, self.happen), crash_at(dice.choice(self.points), dice.randint(1, 3)):
             try:
                 self.run(job, until=until)

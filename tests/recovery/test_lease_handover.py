@@ -20,8 +20,8 @@ def leased(site: Site, table: str) -> list[str | None]:
     return [lease.holder for lease in find_leases(site.catalogs.load(site.name(table)))]
 
 
-def test_the_lease_ends_after_the_handover(lake_site: Site) -> None:
-    site, rows = lake_site, readings(HISTORY + TAIL)
+def test_the_lease_ends_after_the_handover(any_site: Site) -> None:
+    site, rows = any_site, readings(HISTORY + TAIL)
     topic, target = site.kafka.topic(2), site.kafka.topic()
     site.produce(topic, rows, 2)
     for begin in range(0, HISTORY, EPOCH_ROWS):
