@@ -211,9 +211,9 @@ def _out_of_order(
         f"history stage {old[0]} does not hold what came before stage {new[0]}"
         + (f": topic {at.topic}," if at.topic else ":")
         + f" partition {at.partition}",
-        detail=f"stage {old[0]} holds offsets {old[1].start} to {old[1].next - 1}, and stage {new[0]} offsets "
-        f"{new[1].start} to {new[1].next - 1}; rows from {new[1].start} on would be taken for doubled, and left out; "
-        f"rule tried: {ORDER}",
+        detail=f"stage {old[0]} holds offsets {old[1].start} to {old[1].next}, and stage {new[0]} offsets "
+        f"{new[1].start} to {new[1].next} (exclusive); rows from {new[1].start} on would be taken for doubled, and "
+        f"left out; rule tried: {ORDER}",
         hint="if the earlier stage is of a former incarnation of the topic or of another cluster, leave the offset "
         "columns out of its files, or let the table's record say so (headrace boundary reset); if the later stage "
         "holds all its rows, leave the earlier one out",

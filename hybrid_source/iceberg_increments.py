@@ -194,7 +194,7 @@ def _changed(name: str, snapshot: Snapshot) -> DataError:
         hint="set on_change: skip to read appended rows only, as if it had not happened, or on_change: changelog (with "
         "another uid) to read what it changed; or start the job afresh",
         code=CHANGED,
-        context={"table": name, "snapshot_id": str(snapshot.snapshot_id), "operation": kind},
+        context={"table": name, "snapshot_id": str(snapshot.snapshot_id), "wanted": "append", "available": kind},
     )
 
 

@@ -82,8 +82,8 @@ class OffsetRows:
         raise BoundaryError(
             f"{sum(frame.height for frame in unnamed)} rows of {self.history.name} do not say which topic they are of, "
             f"the first at partition {partition} offset {offset}",
-            detail=f"column {self.names.topic} is null; it may be any of {', '.join(self.topics)}, in whose place the "
-            "table is read",
+            detail=f"available is a null in {self.names.topic}; it may be any of {', '.join(self.topics)}, in "
+            "whose place the table is read",
             hint="fill the column, or let the source read the table as history only (handover: {chase: off, "
             "switch_back: {on_truncation: false}}, late: {history: include})",
             code=ROWS_WITHOUT_TOPIC,
@@ -106,8 +106,8 @@ def check_placed(unplaced: int, names: OffsetNames, topics: Sequence[str]) -> No
         raise BoundaryError(
             f"{unplaced} rows of the history of {', '.join(topics)} have no partition or no offset, and would be left "
             "out of a history that is read as_live",
-            detail=f"null in {names.partition} or {names.offset}",
+            detail=f"wanted are {names.partition} and {names.offset} in every row; there they are null",
             hint="use late: {history: include}, fill the columns, or leave those rows out with where",
             code=ROWS_WITHOUT_OFFSET,
-            context={"topic": list(topics), "wanted": "rows with partition and offset", "available": unplaced},
+            context={"topic": list(topics), "wanted": [names.partition, names.offset], "available": unplaced},
         )

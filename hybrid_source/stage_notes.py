@@ -89,7 +89,7 @@ def _untold(
 ) -> BoundaryError:
     return BoundaryError(
         f"rows of history stage {old.number} do not say which topic they are of, and share offsets {span[0]} to "
-        f"{span[1] - 1} of partition {at.partition} with topic {other.topic} of a later stage",
+        f"{span[1]} (exclusive) of partition {at.partition} with topic {other.topic} of a later stage",
         detail=f"the later stages hold topics {', '.join(topics)}: whether they give these rows too cannot be told, "
         f"and they would be read twice; rule tried: {ORDER}",
         hint="give the files of the stage a column with the topic (_kafka_topic), read each topic as a source of its "
@@ -98,7 +98,7 @@ def _untold(
         context={
             "topic": other.topic,
             "partition": at.partition,
-            "wanted": "a topic column",
+            "wanted": "a column with the topic",
             "available": list(span),
             "rule": ORDER,
         },

@@ -107,13 +107,7 @@ class LogOffsets:
                 sorted(at.partition for at in known if at.topic == topic) for known in (partitions, position.partitions)
             )
             if not found:
-                raise IdentityError(
-                    f"topic {topic!r} is no longer there, but a position on it is recorded",
-                    detail=f"recorded partitions {recorded}, found none",
-                    hint="the topic was deleted; start the job under a new uid to go on without it",
-                    code=DELETED,
-                    context={"topic": topic, "wanted": recorded, "available": []},
-                )
+                raise deleted(topic, recorded)
             raise IdentityError(
                 f"topic {topic!r} has no partition {partition}, but a position on it is recorded",
                 detail=f"recorded partitions {recorded}, found {found}",
@@ -154,6 +148,17 @@ class LogOffsets:
         if gaps and self.on_gap == "fail":
             raise gap_error(gaps)
         return skipped(position, gaps)
+
+
+def deleted(topic: str, recorded: Sequence[int]) -> IdentityError:
+    """The error for a topic of which there is a position, and which is no longer there."""
+    return IdentityError(
+        f"topic {topic!r} is no longer there, but a position on it is recorded",
+        detail=f"recorded partitions {list(recorded)}, found none",
+        hint="the topic was deleted; start the job under a new uid to go on without it",
+        code=DELETED,
+        context={"topic": topic, "wanted": list(recorded), "available": []},
+    )
 
 
 def skipped(position: TailPosition, gaps: Iterable[Gap]) -> TailPosition:

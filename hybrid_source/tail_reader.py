@@ -27,7 +27,7 @@ from hybrid_source.tail_alignment import Alignment
 from hybrid_source.tail_assignment import Assignment, place
 from hybrid_source.tail_batch import Records
 from hybrid_source.tail_bounds import Bounds
-from hybrid_source.tail_offsets import RECREATED, LogOffsets
+from hybrid_source.tail_offsets import RECREATED, LogOffsets, deleted
 from hybrid_source.tail_position import PartitionState, TailPosition
 from hybrid_source.tail_protocols import TailBatch
 from hybrid_source.tail_rate import RateLimit
@@ -249,7 +249,7 @@ class KafkaTailReader:
         if isinstance(error, GapError):
             self._meet_gap(at)
         elif isinstance(error, NotFoundError):
-            self._check_identity(self._lookout.describe(at.topic))
+            self._look_again(at.topic)
         elif isinstance(error, ExternalError):
             logger.warning("%s; the client keeps trying", error)
         else:
@@ -279,6 +279,10 @@ class KafkaTailReader:
         except UnavailableError as error:
             logger.warning("new partitions of %s cannot be looked for now: %s", self._topics, error)
             return
+        except NotFoundError:
+            for name in self._found:
+                self._look_again(name)
+            raise
         self._found = {**self._found, **identities(found)}
         for at in new:
             self._watermark.add(at)
@@ -286,6 +290,18 @@ class KafkaTailReader:
             logger.info("new partitions: %s", ", ".join(f"{topic}[{partition}]" for topic, partition in new))
             self._reading.update(new)
             self._assignment.add(self._nexts_of(new))
+
+    def _look_again(self, topic: str) -> None:
+        """See whether a topic is still there, and the same.
+
+        Raises:
+            IdentityError: It is not.
+        """
+        try:
+            found = self._lookout.describe(topic)
+        except NotFoundError as error:
+            raise deleted(topic, sorted(at.partition for at in self._at.nexts if at.topic == topic)) from error
+        self._check_identity(found)
 
     def _check_identity(self, found: TopicInfo) -> None:
         known = self._found.get(found.name)

@@ -1,4 +1,7 @@
-"""Bad input: a short error that names the thing and the cure, the documented exit code, and nothing half-committed."""
+"""Bad input: a short error that names the thing and the cure, the documented exit code, and nothing half-committed.
+
+The refusals of the handover itself are in ``test_refusals.py``.
+"""
 
 from __future__ import annotations
 
@@ -266,26 +269,6 @@ def test_a_state_folder_that_cannot_be_written(bench: Bench) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------------- boundary
-
-
-def test_no_boundary(bench: Bench) -> None:
-    del bench.source["boundary"]
-    bench.refused(4, bench.history, bench.topic, "boundary", error_code="BOUNDARY_MISSING")
-
-
-def test_a_boundary_below_the_start_of_the_log(bench: Bench) -> None:
-    bench.site.kafka.delete_records(bench.topic, {1: 15})
-    bench.refused(4, bench.topic, "partition 1", "10", "15", "20", error_code="OFFSET_GAP")
-
-
-def test_a_boundary_beyond_the_end_of_the_log(bench: Bench) -> None:
-    bench.source["boundary"] = {"offsets": {0: 10, 1: 1000}}
-    bench.refused(4, bench.topic, "partition 1", "1000", "20")
-
-
-def test_a_boundary_for_a_partition_that_is_not_there(bench: Bench) -> None:
-    bench.source["boundary"] = {"offsets": {0: 10, 1: 10, 7: 0}}
-    bench.refused(4, bench.topic, "7")
 
 
 def test_plan_says_the_same_as_run(bench: Bench) -> None:

@@ -177,7 +177,7 @@ def test_a_rolled_back_table_has_no_increment(catalog: CatalogCase) -> None:
     with pytest.raises(DataError) as caught:
         ids(table, read)
     assert caught.value.code == NOT_AN_ANCESTOR
-    assert caught.value.context["since"] == str(read)
+    assert caught.value.context["wanted"] == str(read)
     assert ids(table, first) == [3]
 
 
