@@ -27,28 +27,17 @@ from headrace.jobs.parse import parse_job
 from headrace.jobs.spec_yaml import read_yaml
 from headrace.kernel import columns
 from headrace.runtime.graph import Graph, Node, SinkNode, SourceNode
-from headrace.runtime.job import CheckpointPolicy, RunOptions
-from headrace.runtime.observer import SilentObserver, StopSignal
-from headrace.runtime.restarts import run
-from headrace.testing import (
-    CRASH_POINTS,
-    MemorySink,
-    MemoryTable,
-    SimulatedCrashError,
-    StaticProgram,
-    crash_at,
-    memory_store,
-)
+from headrace.testing import MemorySink, MemoryTable, StaticProgram
 from headrace.testing.script import Script, ScriptedLog
 from headrace.testing.stages import scripted_source
 from hybrid_source.hybrid import HybridSource
+from tests.engine import random_crashes, run_to_end
 from tests.worlds import random_log, random_script
 
 JOBS: Mapping[str, Mapping[str, Any]] = read_yaml(
     Path(__file__).with_name("jobs.yaml").read_text(), "jobs.yaml", {}
 ).value
 EXAMPLES = max(1, int(os.environ.get("HEADRACE_EXAMPLES", "300")) // 100)
-POINTS = [point for point in CRASH_POINTS if not point.startswith(("iceberg", "kafka"))]
 STREAM = {
     "tail": {"topic": "scripted", "schema": {"ts": "timestamp", "k": "string", "v": "long"}},
     "event_time": {"column": "ts", "out_of_orderness": "20s"},
@@ -93,24 +82,6 @@ def with_parts(job: CompiledJob, sources: Mapping[str, HybridSource], table: Mem
     return StaticProgram(job.uid, Graph(nodes))
 
 
-def outcome(program: StaticProgram, rows: int, parallelisms: Sequence[int], crashes: Sequence[tuple[str, int]]) -> None:
-    """Run a job to its end, killed at each of some points on the way, each time with the next parallelism."""
-    store = memory_store()
-    policy = CheckpointPolicy(interval_us=10**12, rows=rows, timeout_s=60)
-
-    def go(attempt: int) -> None:
-        options = RunOptions("caught-up", "drain", parallelism=parallelisms[attempt % len(parallelisms)])
-        run(program, store, policy, options, SilentObserver(), StopSignal())
-
-    for attempt, (point, nth) in enumerate(crashes):
-        with crash_at(point, nth):
-            try:
-                go(attempt)
-            except SimulatedCrashError:
-                continue
-    go(len(crashes))
-
-
 def given_out(table: MemoryTable) -> Sequence[tuple[Any, ...]]:
     """The rows of a table; of a changelog, those that it comes to."""
     rows = table.rows()
@@ -136,9 +107,9 @@ def test_the_output_is_the_same_however_a_job_is_run(
     logs = {stream: random_log(dice, most=15) for stream in job.sources}
     plain, wild = MemoryTable(), MemoryTable()
     pieces = {stream: scripted_source(log, simplest(log)) for stream, log in logs.items()}
-    outcome(with_parts(job, pieces, plain), 10**6, [1], [])
+    run_to_end(with_parts(job, pieces, plain), 10**6)
     scripts = {stream: replace(random_script(dice, log), until=None, on_gap="fail") for stream, log in logs.items()}
     pieces = {stream: scripted_source(log, scripts[stream]) for stream, log in logs.items()}
-    crashes = [("after-head", dice.randint(1, 4)), *((dice.choice(POINTS), dice.randint(1, 4)) for _ in range(2))]
-    outcome(with_parts(job, pieces, wild), dice.randint(1, 30), [2, 3, 1], crashes[: dice.randint(1, 3)])
+    crashes = [("after-head", dice.randint(1, 4)), *random_crashes(dice, 2)]
+    run_to_end(with_parts(job, pieces, wild), dice.randint(1, 30), crashes, [2, 3, 1])
     assert given_out(wild) == given_out(plain)

@@ -15,26 +15,15 @@ from hypothesis import strategies as st
 
 from headrace.kernel import columns as system
 from headrace.runtime.graph import Graph, SinkNode, SourceNode, StatefulNode, Stream, TransformNode
-from headrace.runtime.job import CheckpointPolicy, RunOptions
-from headrace.runtime.observer import SilentObserver, StopSignal
-from headrace.runtime.restarts import run
-from headrace.testing import (
-    CRASH_POINTS,
-    MemorySink,
-    MemoryTable,
-    SimulatedCrashError,
-    StaticProgram,
-    crash_at,
-    memory_store,
-)
+from headrace.testing import MemorySink, MemoryTable, StaticProgram
 from headrace.testing.script import TOPIC
 from headrace.testing.stages import scripted_source
 from operators.stateless import Filter
 from operators.window import TumblingWindow
+from tests.engine import random_crashes, run_to_end
 from tests.worlds import first_ends, lateness, random_log, random_script, rows_below, with_end, with_silence
 
 KEY = [system.TOPIC, system.PARTITION, system.OFFSET]
-POINTS = [point for point in CRASH_POINTS if not point.startswith(("iceberg", "kafka"))]
 EXAMPLES = int(os.environ.get("HEADRACE_EXAMPLES", "200"))
 
 pytestmark = pytest.mark.timeout(900)  # so many examples that the default is too close on a slow machine
@@ -67,23 +56,9 @@ def job(source, windows, plain, late):
 
 
 def outcome(log, script, dice):
-    rows = dice.randint(1, 30)
-    crashes = [(dice.choice(POINTS), dice.randint(1, 4)) for _ in range(dice.randint(0, 3))]
-    windows, plain, late, store = MemoryTable(), MemoryTable(), MemoryTable(), memory_store()
+    windows, plain, late = MemoryTable(), MemoryTable(), MemoryTable()
     program = job(scripted_source(log, script), windows, plain, late)
-    policy = CheckpointPolicy(interval_us=10**12, rows=rows, timeout_s=60)
-
-    def go():
-        return run(program, store, policy, RunOptions("caught-up", "drain"), SilentObserver(), StopSignal())
-
-    for point, nth in crashes:
-        with crash_at(point, nth):
-            try:
-                go()
-            except SimulatedCrashError:
-                continue
-    result = go()
-    assert result.status == "finished"
+    assert run_to_end(program, dice.randint(1, 30), random_crashes(dice)) == "finished"
     return windows.rows(), plain.rows(), late.rows()
 
 

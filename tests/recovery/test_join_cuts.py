@@ -20,23 +20,11 @@ from headrace.jobs.compile_joins import JoinedStream, join_nodes
 from headrace.jobs.spec_joins import JoinSpec
 from headrace.kernel import columns
 from headrace.runtime.graph import Graph, SinkNode, SourceNode, Stream
-from headrace.runtime.job import CheckpointPolicy, RunOptions
-from headrace.runtime.observer import SilentObserver, StopSignal
-from headrace.runtime.restarts import run
-from headrace.testing import (
-    CRASH_POINTS,
-    MemorySink,
-    MemoryTable,
-    SimulatedCrashError,
-    StaticProgram,
-    crash_at,
-    memory_store,
-)
+from headrace.testing import MemorySink, MemoryTable, StaticProgram
 from headrace.testing.script import ScriptedLog
-from headrace.testing.stages import scripted_source
+from tests.engine import named_source, random_crashes, run_to_end
 from tests.worlds import EPOCH, PAYLOAD, random_log, random_script
 
-POINTS = [point for point in CRASH_POINTS if not point.startswith(("iceberg", "kafka"))]
 EXAMPLES = max(10, int(os.environ.get("HEADRACE_EXAMPLES", "0")) // 4)
 KINDS = {
     "near": {"within": {"lower": "-10s", "upper": "25s"}},
@@ -62,26 +50,10 @@ def job(sources, tables, hows, a, b):
 
 def outcome(made, hows, a, b, dice):
     tables = {name: MemoryTable() for name in KINDS}
-    sources = {}
-    for name, log in made.items():
-        source = scripted_source(log, replace(random_script(dice, log), until=None))
-        schema = pl.Schema({column: source.schema[column] for column in (*PAYLOAD, columns.ROW_WATERMARK)})
-        sources[name] = replace(source, name=name, schema=schema)
-    program, store = job(sources, tables, hows, a, b), memory_store()
-    policy = CheckpointPolicy(interval_us=10**12, rows=dice.randint(1, 30), timeout_s=60)
-    crashes = [(dice.choice(POINTS), dice.randint(1, 4)) for _ in range(dice.randint(0, 3))]
-
-    def go():
-        options = RunOptions("caught-up", "drain", parallelism=dice.randint(1, 3))
-        return run(program, store, policy, options, SilentObserver(), StopSignal())
-
-    for point, nth in crashes:
-        with crash_at(point, nth):
-            try:
-                go()
-            except SimulatedCrashError:
-                continue
-    assert go().status == "finished"
+    scripts = {name: replace(random_script(dice, log), until=None) for name, log in made.items()}
+    program = job({name: named_source(name, log, scripts[name]) for name, log in made.items()}, tables, hows, a, b)
+    parallelisms = [dice.randint(1, 3) for _ in range(4)]
+    assert run_to_end(program, dice.randint(1, 30), random_crashes(dice), parallelisms) == "finished"
     return {name: table.rows() for name, table in tables.items()}
 
 

@@ -7,27 +7,13 @@ from __future__ import annotations
 
 import os
 import random
-from dataclasses import replace
 
 import polars as pl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.kernel import columns
 from headrace.runtime.graph import Graph, SinkNode, SourceNode, StatefulNode, Stream, TransformNode
-from headrace.runtime.job import CheckpointPolicy, RunOptions
-from headrace.runtime.observer import SilentObserver, StopSignal
-from headrace.runtime.restarts import run
-from headrace.testing import (
-    CRASH_POINTS,
-    MemorySink,
-    MemoryTable,
-    SimulatedCrashError,
-    StaticProgram,
-    crash_at,
-    memory_store,
-)
-from headrace.testing.stages import scripted_source
+from headrace.testing import MemorySink, MemoryTable, StaticProgram
 from operators.custom_step import CustomStep
 from operators.dedup import Dedup
 from operators.session import SessionWindow
@@ -35,10 +21,10 @@ from operators.stateless import Select
 from operators.union import Union
 from operators.window import HoppingWindow
 from tests.custom_operators import Gap, Sessionize
+from tests.engine import named_source, random_crashes, run_to_end
 from tests.worlds import PAYLOAD, random_log, random_script
 
 SECOND = 1_000_000
-POINTS = [point for point in CRASH_POINTS if not point.startswith(("iceberg", "kafka"))]
 EXAMPLES = max(12, int(os.environ.get("HEADRACE_EXAMPLES", "0")) // 4)
 AGGREGATES = {"n": "count(*)", "s": "sum(v)", "lo": "min(v)", "different": "count(distinct v)"}
 
@@ -68,25 +54,8 @@ def job(sources, tables):
 
 def outcome(made, dice):
     tables = {name: MemoryTable() for name in ("hop", "visit", "once", "latest", "own", "late")}
-    sources = {}
-    for name, log in made.items():
-        source = scripted_source(log, random_script(dice, log))
-        schema = pl.Schema({column: source.schema[column] for column in (*PAYLOAD, columns.ROW_WATERMARK)})
-        sources[name] = replace(source, name=name, schema=schema)
-    program, store = job(sources, tables), memory_store()
-    policy = CheckpointPolicy(interval_us=10**12, rows=dice.randint(1, 30), timeout_s=60)
-    crashes = [(dice.choice(POINTS), dice.randint(1, 4)) for _ in range(dice.randint(0, 3))]
-
-    def go():
-        return run(program, store, policy, RunOptions("caught-up", "drain"), SilentObserver(), StopSignal())
-
-    for point, nth in crashes:
-        with crash_at(point, nth):
-            try:
-                go()
-            except SimulatedCrashError:
-                continue
-    assert go().status == "finished"
+    sources = {name: named_source(name, log, random_script(dice, log)) for name, log in made.items()}
+    assert run_to_end(job(sources, tables), dice.randint(1, 30), random_crashes(dice)) == "finished"
     return {name: table.rows() for name, table in tables.items()}
 
 
