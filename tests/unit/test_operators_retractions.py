@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.kernel import columns
-from headrace.kernel.protocols import MAIN, StatefulOperator
-from headrace.testing import operator_context
+from headrace.kernel.protocols import StatefulOperator
 from operators.keyed_aggregate import KeyedAggregate
+from tests.changelogs import Running
 
 CHANGES = pl.Schema({"g": pl.Int64, "k": pl.String, "v": pl.Float64, "n": pl.Int64, columns.WEIGHT: pl.Int64})
 EVERY = {
@@ -24,21 +24,6 @@ EVERY = {
     "different": "count(distinct n)",
     "middle": "median(n)",
 }
-
-
-class Running:
-    """An operator over batches, restored from its snapshot between any two of them."""
-
-    def __init__(self, operator: StatefulOperator, schema: pl.Schema) -> None:
-        self.operator = operator
-        self.schema = operator.partial(pl.LazyFrame(schema=schema)).collect_schema()
-        self.output = operator.output_schema(self.schema)
-        self.instance = operator.open(self.schema, operator_context())
-
-    def feed(self, rows: pl.DataFrame) -> pl.DataFrame:
-        out = self.instance.process(self.operator.partial(rows.lazy()).collect()).get(MAIN)
-        self.instance = self.operator.open(self.schema, operator_context(self.instance.snapshot()))
-        return pl.DataFrame(schema=self.output) if out is None else out
 
 
 def held(changes: list[pl.DataFrame]) -> list[tuple[Any, ...]]:

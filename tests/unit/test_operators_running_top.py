@@ -12,31 +12,14 @@ from hypothesis import strategies as st
 
 from headrace.kernel import columns
 from headrace.kernel.errors import GraphChangedError, SpecError
-from headrace.kernel.protocols import MAIN, Determinism
+from headrace.kernel.protocols import Determinism
 from headrace.testing import operator_context
 from operators.running_top import RunningTop
+from tests.changelogs import Running
 
 ROWS = pl.Schema({"k": pl.String(), "v": pl.Float64(), "at": pl.Datetime("us", "UTC"), "tags": pl.List(pl.Int64)})
 CHANGES = pl.Schema({**ROWS, columns.WEIGHT: pl.Int64()})
 BEST = RunningTop("best", 2, [("v", True)], ["k"], "place", "at")
-
-
-class Running:
-    """The operator over batches, restored from its snapshot between any two of them."""
-
-    def __init__(self, operator: RunningTop, schema: pl.Schema) -> None:
-        self.operator = operator
-        self.schema = operator.partial(pl.LazyFrame(schema=schema)).collect_schema()
-        self.output = operator.output_schema(self.schema)
-        self.instance = operator.open(self.schema, operator_context())
-
-    def feed(self, rows: pl.DataFrame) -> pl.DataFrame:
-        out = self.instance.process(self.operator.partial(rows.lazy()).collect()).get(MAIN)
-        self.instance = self.operator.open(self.schema, operator_context(self.instance.snapshot()))
-        if out is None:
-            return pl.DataFrame(schema=self.output)
-        assert out.schema == self.output
-        return out
 
 
 def rows(*given: tuple[Any, ...]) -> pl.DataFrame:
