@@ -37,7 +37,7 @@ ELSEWHERE: Mapping[str, tuple[str, str]] = {
     # What no topic and no boundary is wrong with: files, rows, the spec, services.
     "FILE_DAMAGED": ("tests/integration/test_bad_input.py", "FILE_DAMAGED"),
     "FILES_NOT_FOUND": ("tests/unit/test_history_parquet.py", "no Parquet files match"),
-    "TABLE_UNSUPPORTED": ("tests/unit/test_history_iceberg.py", "TABLE_UNSUPPORTED"),
+    "TABLE_UNSUPPORTED": ("tests/unit/test_equality_deletes.py", "TABLE_UNSUPPORTED"),
     "DECODE_FAILED": ("tests/integration/test_bad_input.py", "DECODE_FAILED"),
     "SCHEMA_MISMATCH": ("tests/unit/test_history_parquet.py", "SchemaError"),
     "COLUMN_NOT_FOUND": ("tests/integration/test_tail_records.py", "COLUMN_NOT_FOUND"),
