@@ -15,8 +15,10 @@ from typing import Any, Final
 import polars as pl
 
 Parse = Callable[[str], pl.Expr]
+Call = Callable[[Sequence[str], Parse], pl.Expr]
 
 _LITERAL: Final = re.compile(r"'((?:[^']|'')*)'")
+_PIECES: Final = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|\w+|.""", re.DOTALL)
 _UNITS: Final = {
     "microsecond": "1us",
     "millisecond": "1ms",
@@ -33,6 +35,9 @@ _MOST_GROUP: Final = 99
 _PATTERN_ARGUMENTS: Final = (2, 3)
 _TRUNCATE_ARGUMENTS: Final = 2
 _ROUND_ARGUMENTS: Final = 2
+_ARGUMENT: Final = "argument "
+_EPOCH: Final = "epoch"
+_REPLACE_ARGUMENTS: Final = 3
 _TWO_ARGUMENTS: Final = 2
 
 
@@ -103,18 +108,131 @@ def right(arguments: Sequence[str], parse: Parse) -> pl.Expr:
     return parse(text).cast(pl.String).str.tail(parse(count))
 
 
+def replaced(arguments: Sequence[str], parse: Parse) -> pl.Expr:
+    """``replace(text, 'part', by)``: every occurrence of a part by another text; null where either text is null.
+
+    Raises:
+        ValueError: The arguments are others.
+    """
+    if len(arguments) != _REPLACE_ARGUMENTS:
+        raise ValueError("replace takes a text, the part to look for, and what comes in its place")
+    part = _literal(arguments[1], "the part that replace looks for")
+    text, by = parse(arguments[0]), parse(arguments[2])
+    if not text.meta.root_names():
+        text = pl.concat_str(text, by.str.head(0))  # as many as there are rows
+    made = text.str.replace_all(part, by.fill_null(""), literal=True) if part else text
+    return made if _LITERAL.fullmatch(arguments[2].strip()) else pl.when(by.is_not_null()).then(made)
+
+
+def substring(arguments: Sequence[str], parse: Parse) -> pl.Expr:
+    """``substring(text, start, length)`` or ``substring(text from start for length)``: from the ``start``-th character.
+
+    0 is the place before the first one; a negative ``start`` counts from the end.
+
+    Raises:
+        ValueError: The arguments are others.
+    """
+    given = _apart(arguments[0], "from", "for") if len(arguments) == 1 else list(arguments)
+    if not _TWO_ARGUMENTS <= len(given) <= _REPLACE_ARGUMENTS or not all(one.strip() for one in given):
+        raise ValueError("substring takes a text, a first place and maybe a length")
+    text, start = parse(given[0]), parse(given[1]).cast(pl.Int64)
+    size = text.str.len_chars().cast(pl.Int64)
+    begin = pl.when(start < 0).then(size + start).otherwise(start - 1)
+    first = pl.max_horizontal(begin, 0)
+    if len(given) == _TWO_ARGUMENTS:
+        return pl.when(start.is_not_null()).then(text.str.slice(first))
+    length = parse(given[2]).cast(pl.Int64)
+    taken = pl.max_horizontal(begin + length - first, 0)
+    return pl.when(start.is_not_null() & length.is_not_null()).then(text.str.slice(first, taken))
+
+
+def position(arguments: Sequence[str], parse: Parse) -> pl.Expr:
+    """``position(part in text)``: as ``strpos(text, part)``.
+
+    Raises:
+        ValueError: The arguments are others.
+    """
+    given = _apart(arguments[0], "in") if len(arguments) == 1 else []
+    part, text = _two(given, "position")
+    return _whole("strpos", [text, part], parse)
+
+
+def extract(arguments: Sequence[str], parse: Parse) -> pl.Expr:
+    """``extract(part from time)``.
+
+    Raises:
+        ValueError: The arguments are others.
+    """
+    given = _apart(arguments[0], "from") if len(arguments) == 1 else []
+    part, time = _two(given, "extract")
+    made = put(pl.sql_expr(f'extract({part} from "{_ARGUMENT}")'), {_ARGUMENT: parse(time)})
+    return made if part.strip().lower() == _EPOCH else made.cast(pl.Int64)
+
+
+def date_part(arguments: Sequence[str], parse: Parse) -> pl.Expr:
+    """``date_part('part', time)``: as :func:`extract`.
+
+    Raises:
+        ValueError: The arguments are others.
+    """
+    part, time = _two(arguments, "date_part")
+    return extract([f"{_literal(part, 'the part of date_part')} from {time}"], parse)
+
+
+def whole(name: str) -> Call:
+    """A function whose result Polars gives as a short or unsigned number: as an Int64, which can be computed with."""
+    return lambda arguments, parse: _whole(name, arguments, parse)
+
+
+def _whole(name: str, arguments: Sequence[str], parse: Parse) -> pl.Expr:
+    columns = [f"{_ARGUMENT}{index}" for index in range(len(arguments))]
+    called = ", ".join(f'"{column}"' for column in columns)
+    given = dict(zip(columns, map(parse, arguments), strict=True))
+    return put(pl.sql_expr(f"{name}({called})"), given).cast(pl.Int64)
+
+
+def _apart(text: str, *words: str) -> list[str]:
+    """What stands between words of the language, which come one after the other, outside of parentheses."""
+    depth, found, wanted = 0, [""], list(words)
+    for piece in _PIECES.findall(text):
+        depth += (piece in "([") - (piece in ")]") if len(piece) == 1 else 0
+        if not depth and wanted and piece.lower() in wanted:
+            wanted = wanted[wanted.index(piece.lower()) + 1 :]
+            found.append("")
+        else:
+            found[-1] += piece
+    return found
+
+
 def _two(arguments: Sequence[str], name: str) -> Sequence[str]:
     if len(arguments) != _TWO_ARGUMENTS or not all(arguments):
         raise ValueError(f"{name} takes a text and a number of characters")
     return arguments
 
 
-CALLS: Final[Mapping[str, Callable[[Sequence[str], Parse], pl.Expr]]] = {
+_WHOLE: Final = (
+    "array_length",
+    "bit_count",
+    "bit_length",
+    "char_length",
+    "character_length",
+    "length",
+    "octet_length",
+    "strpos",
+)
+CALLS: Final[Mapping[str, Call]] = {
+    **{name: whole(name) for name in _WHOLE},
+    "date_part": date_part,
     "date_trunc": date_trunc,
+    "extract": extract,
     "left": left,
+    "position": position,
     "regexp_extract": regexp_extract,
+    "replace": replaced,
     "right": right,
     "round": rounded,
+    "substr": substring,
+    "substring": substring,
 }
 """By name in lower case: the expression of a call, of its arguments as texts."""
 

@@ -17,6 +17,7 @@ EXPRESSION_INVALID: Final = "EXPRESSION_INVALID"
 EXPRESSION_NOT_ALLOWED: Final = "EXPRESSION_NOT_ALLOWED"
 VALUE_INVALID: Final = "VALUE_INVALID"
 
+_ZONES: Final = re.compile(r"comparison between series .* of dtype: Datetime\(.* of dtype: Datetime\(", re.DOTALL)
 _MISSING: Final = re.compile(r'unable to find column "(?P<name>.*?)"; valid columns', re.DOTALL)
 
 
@@ -80,10 +81,13 @@ def plan_error(error: pl.exceptions.PolarsError, where: str, known: Sequence[str
     """
     if isinstance(error, pl.exceptions.ColumnNotFoundError) and (found := _MISSING.search(str(error))):
         return column_not_found(found["name"], known, where)
+    zones = _ZONES.search(str(error)) is not None
     return SpecError(
         f"{where} does not fit its input",
         detail=summary(error),
-        hint="check the types of the columns; cast(... as ...) converts them",
+        hint="only one of these times has a zone: write timestamptz '2026-01-01 00:00:00', or cast(... as timestamptz)"
+        if zones
+        else "check the types of the columns; cast(... as ...) converts them",
         code=EXPRESSION_INVALID,
     )
 

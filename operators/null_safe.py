@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from operators.expressions import Token
 
-_ENDS: Final = frozenset({"and", "or", "when", "then", "else", "end"})
+_ENDS: Final = frozenset({"and", "or", "when", "then", "else", "end", "as"})
 _BEGINS: Final = frozenset({"and", "or", "when", "then", "else"})
 _INFIX: Final = frozenset({"in", "like", "ilike", "between", "rlike", "regexp", "similar", "null"})
 """Words behind a NOT that stands between two operands."""
