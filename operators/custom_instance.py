@@ -16,6 +16,7 @@ from typing import Final
 import polars as pl
 
 from headrace.kernel.errors import UserError
+from headrace.kernel.held import HeldLayout
 from headrace.kernel.protocols import MAIN, Emission, OperatorContext, OperatorState
 from operators import event_time as times
 from operators.closed_time import ClosedTime
@@ -25,11 +26,10 @@ from operators.custom_state import ALL, EVENT_TIMERS, HELD, PROCESSING_TIMERS, S
 from operators.custom_timers import FLOOR, NAME, TIME, TimerQueue, Timers
 from operators.restored import fitting
 
-VERSION: Final = 1
+VERSION: Final = 2
 _FIRST: Final = "_first"
 _DUE: Final = "_due"
 _FOREVER: Final = 2**63 - 1
-_MAX_CHUNKS: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +81,15 @@ class CustomInstance:
         self._delay = _microseconds(operator.timer_delay)
         self._timed = type(operator).on_event_time is not CustomOperator.on_event_time
         state = context.state
-        self._held = pl.DataFrame(schema=schema)
+        self._nothing = pl.DataFrame(schema=schema)
+        held = None if layout.time is None else HeldLayout(HELD, schema, list(layout.key), layout.time, VERSION)
+        self._held = None if held is None else context.held(held)
         self._time = ClosedTime(layout.lateness, None, state)
         self._promised: int | None = None
         self._calls = 0
         key = layout.key or pl.Schema({ALL: pl.Int8()})
         event, processing = TimerQueue(key), TimerQueue(key)
         if state is not None:
-            self._held = fitting(state, HELD, schema, VERSION, layout.where)
             event = TimerQueue(key, fitting(state, EVENT_TIMERS, event.schema, VERSION, layout.where))
             processing = TimerQueue(key, fitting(state, PROCESSING_TIMERS, event.schema, VERSION, layout.where))
             self._promised, self._calls = state.values["promised"], int(state.values["calls"])
@@ -100,7 +101,6 @@ class CustomInstance:
             for name, table in layout.tables.items()
         }
         self._state = State(self._tables, layout.where)
-        self._earliest = self._first_held()
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -109,21 +109,15 @@ class CustomInstance:
 
     def process(self, partials: pl.DataFrame) -> Emission:
         """Take in rows; in order of time they wait for :meth:`advance`."""
-        if self._layout.time is None:
+        if self._layout.time is None or self._held is None:
             given = [self._process(partials, self._event, None)]
             if self._time.at is not None:
-                given += self._in_order(self._held, self._time.at)
+                given += self._in_order(self._nothing, self._time.at)
             return self._given(given)
         closed = self._time.at
         gone = None if closed is None else pl.col(self._layout.time) < closed
         accepted = self._time.accepted(partials, self._layout.time, gone)
-        if accepted.height:
-            self._held = self._held.vstack(accepted)
-            if self._held.n_chunks() > _MAX_CHUNKS:
-                self._held = self._held.rechunk()
-            first = accepted[self._layout.time].min()
-            if isinstance(first, int):
-                self._earliest = first if self._earliest is None else min(first, self._earliest)
+        self._held.add(accepted)
         return {}
 
     def advance(self, watermark: int) -> Emission:
@@ -147,8 +141,8 @@ class CustomInstance:
     def drain(self) -> Emission:
         """Give the operator all rows, then all timers that are set then, and not those that these set."""
         given: list[pl.DataFrame] = []
-        last = None if self._layout.time is None else self._held[self._layout.time].max()
-        if isinstance(last, int):
+        last = None if self._held is None else self._held.latest
+        if last is not None:
             closed = self._time.close(last + 1 + self._layout.lateness)
             given += self._in_order(self._take(closed), None)
         given += self._end(self._event, lambda due: self._fire(due, self._event))
@@ -162,7 +156,8 @@ class CustomInstance:
     def rows_held(self) -> int:
         """Rows that wait, rows of tables, and timers."""
         tables = sum(table.height for table in self._tables.values())
-        return self._held.height + tables + self._event.height + self._processing.height
+        held = 0 if self._held is None else self._held.height
+        return held + tables + self._event.height + self._processing.height
 
     def snapshot(self) -> OperatorState:
         """See :class:`headrace.kernel.protocols.OperatorInstance`."""
@@ -172,25 +167,19 @@ class CustomInstance:
             "calls": self._calls,
             "now": self._timers.now_us,
         }
-        frames = {HELD: self._held, EVENT_TIMERS: self._event.rows(), PROCESSING_TIMERS: self._processing.rows()}
+        frames = {EVENT_TIMERS: self._event.rows(), PROCESSING_TIMERS: self._processing.rows()}
         keyed = {name: table.snapshot() for name, table in self._tables.items()}
-        return OperatorState(VERSION, values, frames, keyed)
+        held = {} if self._held is None else {HELD: self._held.snapshot()}
+        return OperatorState(VERSION, values, frames, keyed, held)
 
     # ------------------------------------------------------------------------------------------------------ inside
 
     def _take(self, closed: int) -> pl.DataFrame:
         """The rows before ``closed``, in order."""
-        if self._layout.time is None or self._earliest is None or self._earliest >= closed:
-            return self._held.clear()
-        passed = pl.col(self._layout.time) < closed
-        ready = self._held.filter(passed)
-        self._held = self._held.filter(~passed)
-        self._earliest = self._first_held()
-        return ready.sort(pl.all(), nulls_last=False)
-
-    def _first_held(self) -> int | None:
-        first = None if self._layout.time is None else self._held[self._layout.time].min()
-        return first if isinstance(first, int) else None
+        earliest = None if self._held is None else self._held.earliest
+        if self._held is None or earliest is None or earliest >= closed:
+            return self._nothing
+        return self._held.take(closed).sort(pl.all(), nulls_last=False)
 
     def _end(self, timers: TimerQueue, fire: Callable[[pl.DataFrame], pl.DataFrame]) -> list[pl.DataFrame]:
         """Fire the timers that are set, a key's in their order, if those before them have not removed them."""

@@ -78,7 +78,7 @@ class IntervalJoin(TimedJoin):
             GraphChangedError: The state was made over other types, or by a newer release.
         """
         return IntervalJoinInstance(
-            self.sides, (self.lower_us, self.upper_us), self.allowed_lateness_us, schema, context.state
+            self.sides, (self.lower_us, self.upper_us), self.allowed_lateness_us, schema, context
         )
 
 

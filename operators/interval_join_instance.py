@@ -7,14 +7,15 @@ from typing import Final
 
 import polars as pl
 
-from headrace.kernel.protocols import MAIN, Emission, OperatorState
+from headrace.kernel.held import HeldLayout, HeldState
+from headrace.kernel.protocols import MAIN, Emission, OperatorContext, OperatorState
 from operators.closed_time import ClosedTime
-from operators.join_pairs import pairs, right_name
-from operators.join_rows import MATCHED, ROW, HeldRows
+from operators.join_pairs import ROW, pairs, right_name
 from operators.join_sides import SIDE, TIME, UNTIL, JoinSides, Side
-from operators.restored import fitting
 
-VERSION: Final = 1
+VERSION: Final = 2
+MATCHED: Final = "_matched"
+"""Whether a row has been given out with a match."""
 
 
 class IntervalJoinInstance:
@@ -26,7 +27,7 @@ class IntervalJoinInstance:
             say until when.
         lateness: How much later than the watermark rows are given up, microseconds.
         schema: Types of the tagged rows.
-        state: Where to resume.
+        context: Where to resume, and held state.
 
     Raises:
         GraphChangedError: The state was made over other types, or by a newer release.
@@ -38,14 +39,14 @@ class IntervalJoinInstance:
         bounds: tuple[int, int | None],
         lateness: int,
         schema: pl.Schema,
-        state: OperatorState | None,
+        context: OperatorContext,
     ) -> None:
         self._sides = sides
         self._lower, self._upper = bounds
         self._lateness = lateness
-        self._time = ClosedTime(lateness, None, state)
-        self._left = self._opened("left", schema, state)
-        self._right = self._opened("right", schema, state)
+        self._time = ClosedTime(lateness, None, context.state)
+        self._left = self._opened("left", schema, context)
+        self._right = self._opened("right", schema, context)
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -87,10 +88,10 @@ class IntervalJoinInstance:
         else:
             kept = ["right"] if self._sides.how == "right" else ["left"]
         for side in kept:
-            held = self._held(side)
-            if held.earliest is not None:
+            earliest = self._earliest(side)
+            if earliest is not None:
                 is_bound = side == "left" or self._upper is not None
-                waiting.append(max(held.earliest, self._bound(side, closed)) if is_bound else held.earliest)
+                waiting.append(max(earliest, self._bound(side, closed)) if is_bound else earliest)
         return min(waiting)
 
     def rows_held(self) -> int:
@@ -99,19 +100,25 @@ class IntervalJoinInstance:
 
     def snapshot(self) -> OperatorState:
         """See :class:`headrace.kernel.protocols.OperatorInstance`."""
-        return OperatorState(VERSION, self._time.values, {"left": self._left.rows, "right": self._right.rows})
+        held = {"left": self._left.snapshot(), "right": self._right.snapshot()}
+        return OperatorState(VERSION, self._time.values, held=held)
 
     # ------------------------------------------------------------------------------------------------------ inside
 
-    def _opened(self, side: Side, schema: pl.Schema, state: OperatorState | None) -> HeldRows:
-        layout = self._of(side, pl.DataFrame(schema=schema)).schema
-        by = UNTIL if UNTIL in layout else TIME
-        if state is None:
-            return HeldRows(pl.DataFrame(schema=layout), by)
-        return HeldRows(fitting(state, side, layout, VERSION, self._sides.label), by)
+    def _opened(self, side: Side, schema: pl.Schema, context: OperatorContext) -> HeldState:
+        rows = self._of(side, pl.DataFrame(schema=schema)).schema
+        time, flag = UNTIL if UNTIL in rows else TIME, MATCHED if MATCHED in rows else None
+        return context.held(HeldLayout(side, rows, self._sides.keys, time, VERSION, flag=flag))
 
-    def _held(self, side: Side) -> HeldRows:
+    def _held(self, side: Side) -> HeldState:
         return self._left if side == "left" else self._right
+
+    def _earliest(self, side: Side) -> int | None:
+        held = self._held(side)
+        if UNTIL not in held.schema:
+            return held.earliest
+        times = [frame[TIME].min() for frame in held.frames()]
+        return min((time for time in times if isinstance(time, int)), default=None)
 
     def _of(self, side: Side, rows: pl.DataFrame) -> pl.DataFrame:
         """The rows of one side with its own columns."""
@@ -125,24 +132,38 @@ class IntervalJoinInstance:
 
     def _matched(self, side: Side, fresh: pl.DataFrame) -> list[pl.DataFrame]:
         """Takes in fresh rows of one side; the pairs they make with all of the other side's."""
-        mine = self._held(side)
-        before = mine.height
-        mine.add(fresh)
         other = self._held("right" if side == "left" else "left")
-        near = other.numbered().filter(self._reachable(side, fresh))
-        own = mine.numbered().slice(before)
+        near = other.numbered(ROW) if self._notes else pl.concat(other.frames()).lazy()
+        near = near.filter(self._reachable(side, fresh))
+        own = fresh.lazy().with_columns(pl.int_range(pl.len()).alias(ROW)) if self._notes else fresh.lazy()
         left, right = (own, near) if side == "left" else (near, own)
         found = self._pairs(left, right, fresh.height + other.height)
+        for each in self._notes:
+            places = found[ROW if each == "left" else right_name(ROW)]
+            if each == side:
+                fresh = self._noted(fresh, places)
+            elif found.height:
+                self._held(each).mark(places)
+        self._held(side).add(fresh)
         if not found.height:
             return []
+        if not self._sides.half:
+            return [found.select(self._sides.outputs(TIME, right_name(TIME)))]
+        once = found.unique(ROW).select(self._sides.outputs(TIME, None))
+        return [once] if self._sides.how == "semi" else []
+
+    @property
+    def _notes(self) -> list[Side]:
+        """The sides whose rows change with their first match."""
         if self._sides.half:
-            matched = self._left.take_at(found[ROW].unique())
-            return [matched.select(self._sides.outputs(TIME, None))] if self._sides.how == "semi" else []
-        if self._sides.keeps("left"):
-            self._left.mark(found[ROW])
-        if self._sides.keeps("right"):
-            self._right.mark(found[right_name(ROW)])
-        return [found.select(self._sides.outputs(TIME, right_name(TIME)))]
+            return ["left"]
+        sides: tuple[Side, Side] = ("left", "right")
+        return [side for side in sides if self._sides.keeps(side)]
+
+    def _noted(self, rows: pl.DataFrame, places: pl.Series) -> pl.DataFrame:
+        """Rows of which those at some places have found their match."""
+        matched = pl.int_range(rows.height, eager=True).is_in(places.implode())
+        return rows.filter(~matched) if self._sides.half else rows.with_columns(matched.alias(MATCHED))
 
     def _reachable(self, side: Side, fresh: pl.DataFrame) -> pl.Expr:
         """Which of the other side's rows fresh rows may match, by event time: what is surely out of reach is not."""
@@ -171,9 +192,9 @@ class IntervalJoinInstance:
         for side in ("left", "right"):
             held, bound = self._held(side), self._bound(side, closed)
             if not self._sides.keeps(side):
-                held.drop_before(bound)
+                held.drop(bound)
                 continue
-            gone = held.take_before(bound)
+            gone = held.take(bound)
             if self._notes_matches(side):
                 gone = gone.filter(~pl.col(MATCHED))
             left, right = (TIME, None) if side == "left" else (None, TIME)

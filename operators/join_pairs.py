@@ -11,6 +11,9 @@ from headrace.kernel.merged import engine_for
 from operators.errors import computing
 from operators.join_sides import TIME, JoinSides
 
+ROW: Final = "_row"
+"""The place of a row among those of its side."""
+
 _BUCKET: Final = "_bucket"
 
 

@@ -8,17 +8,16 @@ from typing import Final
 
 import polars as pl
 
+from headrace.kernel.held import HeldLayout
 from headrace.kernel.keyed import KeyedLayout, KeyedState
 from headrace.kernel.protocols import MAIN, Emission, OperatorContext, OperatorState
 from operators.closed_time import ClosedTime
 from operators.errors import computing
-from operators.join_rows import HeldRows
 from operators.join_sides import TIME
 from operators.over_sections import CODE, KEPT, LAST, NEW, PLACE, Contributing, Section, kept_rows, totals
-from operators.restored import fitting
 from operators.row_order import ORDER
 
-VERSION: Final = 1
+VERSION: Final = 2
 ALL: Final = "_all"
 """The key where there is none: one for all rows."""
 ROW: Final = "_row"
@@ -116,12 +115,9 @@ class OverInstance:
 
     def __init__(self, layout: OverLayout, context: OperatorContext) -> None:
         self._layout = layout
-        state, rows = context.state, pl.DataFrame(schema=layout.schema)
-        if state is not None:
-            rows = fitting(state, _WAITING, layout.schema, VERSION, layout.where)
-        self._waiting = HeldRows(rows)
+        self._waiting = context.held(HeldLayout(_WAITING, layout.schema, layout.keys, TIME, VERSION))
         self._held = [context.keyed(part.held) for part in layout.parts]
-        self._time = ClosedTime(layout.lateness, None, state)
+        self._time = ClosedTime(layout.lateness, None, context.state)
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -137,7 +133,7 @@ class OverInstance:
     def advance(self, watermark: int) -> Emission:
         """Give out the rows that ``watermark`` has passed."""
         closed = self._time.close(watermark)
-        due = self._waiting.take_before(closed)
+        due = self._waiting.take(closed)
         with computing(self._layout.where):
             given = self._given(due, closed) if due.height else None
         for held in self._held:
@@ -161,7 +157,8 @@ class OverInstance:
     def snapshot(self) -> OperatorState:
         """See :class:`headrace.kernel.protocols.OperatorInstance`."""
         keyed = {part.held.name: held.snapshot() for part, held in zip(self._layout.parts, self._held, strict=True)}
-        return OperatorState(VERSION, self._time.values, {_WAITING: self._waiting.rows}, keyed)
+        held = {_WAITING: self._waiting.snapshot()}
+        return OperatorState(VERSION, self._time.values, keyed=keyed, held=held)
 
     # ------------------------------------------------------------------------------------------------------ inside
 

@@ -21,16 +21,15 @@ import polars as pl
 from headrace.kernel import columns
 from headrace.kernel.durations import format_duration_us
 from headrace.kernel.errors import SpecError
+from headrace.kernel.held import HeldLayout
 from headrace.kernel.keyed import KeyedLayout
 from headrace.kernel.protocols import MAIN, Emission, OperatorContext, OperatorState
 from operators.aggregate_set import check_keys
 from operators.closed_time import ClosedTime
-from operators.join_rows import HeldRows
 from operators.join_sides import SIDE, TIME, JoinSides
-from operators.restored import fitting
 from operators.timed_join import TimedJoin
 
-VERSION: Final = 1
+VERSION: Final = 2
 _WAITING: Final = "waiting"
 _VERSIONS: Final = "versions"
 _ROW: Final = "_version"
@@ -121,9 +120,7 @@ class VersionJoinInstance:
         self._time = ClosedTime(operator.allowed_lateness_us, None, context.state)
         self._left = [*sides.keys, TIME, *sides.own("left")]
         waiting = pl.Schema({name: schema[name] for name in self._left})
-        state = context.state
-        held = pl.DataFrame(schema=waiting)
-        self._waiting = HeldRows(held if state is None else fitting(state, _WAITING, waiting, VERSION, sides.label))
+        self._waiting = context.held(HeldLayout(_WAITING, waiting, sides.keys, TIME, VERSION))
         self._right = [*sides.keys, TIME, *sides.own("right")]
         versions = pl.Schema({name: schema[name] for name in self._right})
         within = operator.within_us
@@ -151,7 +148,7 @@ class VersionJoinInstance:
     def advance(self, watermark: int) -> Emission:
         """Give out the rows that no later version can change."""
         closed = self._time.close(watermark)
-        due = self._waiting.take_before(closed - self._operator.ahead_us)
+        due = self._waiting.take(closed - self._operator.ahead_us)
         given = self._joined(due) if due.height else due
         self._versions.expire(closed - 1)
         return {MAIN: given} if given.height else {}
@@ -174,8 +171,8 @@ class VersionJoinInstance:
 
     def snapshot(self) -> OperatorState:
         """See :class:`headrace.kernel.protocols.OperatorInstance`."""
-        frames, keyed = {_WAITING: self._waiting.rows}, {_VERSIONS: self._versions.snapshot()}
-        return OperatorState(VERSION, self._time.values, frames, keyed)
+        keyed, held = {_VERSIONS: self._versions.snapshot()}, {_WAITING: self._waiting.snapshot()}
+        return OperatorState(VERSION, self._time.values, keyed=keyed, held=held)
 
     # ------------------------------------------------------------------------------------------------------ inside
 

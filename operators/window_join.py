@@ -18,21 +18,22 @@ import polars as pl
 
 from headrace.kernel import columns
 from headrace.kernel.errors import SpecError
+from headrace.kernel.held import HeldLayout, HeldState
 from headrace.kernel.protocols import MAIN, Emission, OperatorContext, OperatorState
 from operators import event_time as times
 from operators.closed_time import ClosedTime
-from operators.join_pairs import pairs, right_name
-from operators.join_rows import ROW
+from operators.join_pairs import ROW, pairs, right_name
 from operators.join_sides import SIDE, TIME, JoinSides, Side
-from operators.restored import fitting
 from operators.slices import Slices
 from operators.timed_join import TimedJoin
 from operators.windowed import WINDOW_END, WINDOW_START
 
-VERSION: Final = 1
+VERSION: Final = 2
 _MARK: Final = "_mark"
 """The row's watermark, less the allowed lateness; null: it counts in all of its windows."""
 _END: Final = "_end"
+_LAST: Final = "_last"
+"""When the last window of a row ends, microseconds."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,24 +104,23 @@ class WindowJoin(TimedJoin):
         Raises:
             GraphChangedError: The state was made over other types, or by a newer release.
         """
-        return WindowJoinInstance(self, schema, context.state)
+        return WindowJoinInstance(self, schema, context)
 
 
 class WindowJoinInstance:
     """Implements :class:`headrace.kernel.protocols.OperatorInstance`. State: the rows of windows that are open."""
 
-    def __init__(self, operator: WindowJoin, schema: pl.Schema, state: OperatorState | None) -> None:
+    def __init__(self, operator: WindowJoin, schema: pl.Schema, context: OperatorContext) -> None:
         self._operator = operator
         self._sides = operator.sides
         self._slices = operator.slices
-        self._time = ClosedTime(operator.allowed_lateness_us, None, state)
-        self._held: dict[Side, pl.DataFrame] = {}
+        self._time = ClosedTime(operator.allowed_lateness_us, None, context.state)
+        self._held: dict[Side, HeldState] = {}
         sides: tuple[Side, Side] = ("left", "right")
         for side in sides:
             names = [*self._sides.keys, TIME, _MARK, *self._sides.own(side)]
-            layout = pl.Schema({name: schema[name] for name in names})
-            empty = pl.DataFrame(schema=layout)
-            self._held[side] = empty if state is None else fitting(state, side, layout, VERSION, self._sides.label)
+            rows = pl.Schema({**{name: schema[name] for name in names}, _LAST: pl.Int64()})
+            self._held[side] = context.held(HeldLayout(side, rows, self._sides.keys, _LAST, VERSION))
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -131,12 +131,11 @@ class WindowJoinInstance:
         """Take in rows; pairs are only given out by :meth:`advance` and :meth:`drain`."""
         slices, closed = self._slices, self._time.at
         last = slices.scale.instant(slices.last_end(slices.pane_of(pl.col(TIME))))
-        rows = self._time.accepted(partials, TIME, None if closed is None else last <= closed)
+        ending = partials.with_columns(last.alias(_LAST))
+        rows = self._time.accepted(ending, TIME, None if closed is None else pl.col(_LAST) <= closed)
         for side, held in self._held.items():
             mine = pl.col(SIDE) if side == "right" else ~pl.col(SIDE)
-            fresh = rows.filter(mine).select(held.columns)
-            if fresh.height:
-                self._held[side] = pl.concat([held, fresh], rechunk=held.n_chunks() > 32)  # noqa: PLR2004 - often enough
+            held.add(rows.filter(mine).select(held.schema.names()))
         return {}
 
     def advance(self, watermark: int) -> Emission:
@@ -147,17 +146,14 @@ class WindowJoinInstance:
         if before is not None and slices.ended_at(before) == slices.ended_at(closed):
             return {}
         left, right = (self._closing(side, before, closed) for side in self._held)
-        last = slices.scale.instant(slices.last_end(slices.pane_of(pl.col(TIME))))
-        for side, held in self._held.items():
-            self._held[side] = held.filter(last > closed)
+        for held in self._held.values():
+            held.drop(closed + 1)
         given = [frame for frame in self._given(left, right) if frame.height]
         return {MAIN: pl.concat(given)} if given else {}
 
     def drain(self) -> Emission:
         """Give out all windows. Time up to the end of the last one is closed then."""
-        slices = self._slices
-        last = slices.scale.instant(slices.last_end(slices.pane_of(pl.col(TIME)))).max()
-        ends = [end for held in self._held.values() if (end := held.select(last).item()) is not None]
+        ends = [end for held in self._held.values() if (end := held.latest) is not None]
         return self.advance(max(ends) + self._operator.allowed_lateness_us) if ends else {}
 
     def outgoing_watermark(self, watermark: int) -> int:
@@ -171,7 +167,8 @@ class WindowJoinInstance:
 
     def snapshot(self) -> OperatorState:
         """See :class:`headrace.kernel.protocols.OperatorInstance`."""
-        return OperatorState(VERSION, self._time.values, {str(side): held for side, held in self._held.items()})
+        held = {str(side): rows.snapshot() for side, rows in self._held.items()}
+        return OperatorState(VERSION, self._time.values, held=held)
 
     # ------------------------------------------------------------------------------------------------------ inside
 
@@ -179,14 +176,14 @@ class WindowJoinInstance:
         """The rows of windows that close now, once for each such window, with its end as a mark."""
         slices, instant = self._slices, self._slices.scale.instant
         pane = slices.pane_of(pl.col(TIME))
-        due = self._held[side].lazy().filter(instant(slices.first_end(pane)) <= closed)
+        due = pl.concat(self._held[side].frames()).lazy().filter(instant(slices.first_end(pane)) <= closed)
         ends = pl.int_ranges(slices.first_end(pane), slices.last_end(pane) + 1, slices.every)
         rows = due.with_columns(ends.alias(_END)).explode(_END, empty_as_null=False)
         end = instant(pl.col(_END))
         wanted = (end <= closed) & (end > pl.col(_MARK)).fill_null(value=True)
         if before is not None:
             wanted &= end > before
-        return rows.filter(wanted).drop(_MARK).with_row_index(ROW).collect()
+        return rows.filter(wanted).drop(_MARK, _LAST).with_row_index(ROW).collect()
 
     def _given(self, left: pl.DataFrame, right: pl.DataFrame) -> list[pl.DataFrame]:
         sides = self._sides

@@ -142,7 +142,7 @@ def _layout(name: str, snapshot: KeyedSnapshot) -> KeyedLayout:
 
 
 def _held_layout(name: str, snapshot: HeldSnapshot) -> HeldLayout:
-    return HeldLayout(name, snapshot.schema, snapshot.key, snapshot.time, snapshot.version)
+    return HeldLayout(name, snapshot.schema, snapshot.key, snapshot.time, snapshot.version, flag=snapshot.flag)
 
 
 def _tables(operator: str, ref: OperatorStateRef) -> Iterator[StateTable]:

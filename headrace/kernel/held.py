@@ -30,6 +30,7 @@ class HeldLayout:
         time: The column by which rows leave, Int64 or Datetime in microseconds; never null.
         version: Of the meaning of the columns; an operator that changes it cannot read what is there.
         merge: Makes one row of several that belong together; None: rows stay as they are.
+        flag: The last column, Boolean, that :meth:`HeldState.mark` sets; None: that removes rows.
     """
 
     name: str
@@ -38,6 +39,20 @@ class HeldLayout:
     time: str
     version: int = 1
     merge: Merge | None = None
+    flag: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HeldSegment:
+    """Rows of a file.
+
+    Attributes:
+        run: Those that are held; without the flag.
+        marks: A file with one Boolean column: which rows of the whole file have been marked; None: none.
+    """
+
+    run: KeyedRun
+    marks: KeyedRun | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +61,11 @@ class HeldPart:
 
     Attributes:
         groups: The key groups that it owned.
-        segments: Of each file the rows that are held.
+        segments: What it has written of their rows.
     """
 
     groups: KeyGroups
-    segments: Sequence[KeyedRun]
+    segments: Sequence[HeldSegment]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +77,7 @@ class HeldSnapshot:
         schema: As in the layout.
         key: As in the layout.
         time: As in the layout.
+        flag: As in the layout.
         probe: :func:`headrace.kernel.keyed.hash_probe` of the process that wrote it.
         parts: What different instances wrote, of which no two hold one key.
         rows: Rows in it; those that wait to be merged are counted each.
@@ -71,6 +87,7 @@ class HeldSnapshot:
     schema: pl.Schema
     key: Sequence[str]
     time: str
+    flag: str | None
     probe: str
     parts: Sequence[HeldPart] = field(default=())
     rows: int = 0
@@ -81,7 +98,7 @@ def united_held(snapshots: Sequence[HeldSnapshot]) -> HeldSnapshot:
     first = snapshots[0]
     parts = [part for snapshot in snapshots for part in snapshot.parts]
     rows = sum(snapshot.rows for snapshot in snapshots)
-    return HeldSnapshot(first.version, first.schema, first.key, first.time, first.probe, parts, rows)
+    return HeldSnapshot(first.version, first.schema, first.key, first.time, first.flag, first.probe, parts, rows)
 
 
 class HeldState(Protocol):
@@ -114,6 +131,15 @@ class HeldState(Protocol):
 
     def settle(self) -> bool:
         """Merge everything, if all of it is in memory; gives whether it was."""
+
+    def drop(self, before: int) -> None:
+        """Let go of the rows whose time lies before ``before``; some may stay until it pays to look at all."""
+
+    def numbered(self, place: str) -> pl.LazyFrame:
+        """Everything, with its place in a further column (Int64); places hold until the next change."""
+
+    def mark(self, places: pl.Series) -> None:
+        """Set the flag of the rows at some places, or remove them; each may be named more than once."""
 
     def frames(self) -> list[pl.DataFrame]:
         """Everything as it stands, in no order, not merged; frames may lie on disk. At least one, maybe empty."""

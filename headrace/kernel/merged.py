@@ -11,6 +11,7 @@ from typing import Final, Literal
 import polars as pl
 
 _MAX_PENDING: Final = 16
+_MAX_CHUNKS: Final = 32
 _MANY_ROWS: Final = 20_000
 """From here on the streaming engine merges faster than the in-memory one."""
 
@@ -43,6 +44,10 @@ class Merged:
         """Take rows in."""
         if not frame.height:
             return
+        if self._merge is None:
+            held = self._held.vstack(frame)
+            self._held = held.rechunk() if held.n_chunks() > _MAX_CHUNKS else held
+            return
         self._pending.append(frame)
         self._pending_rows += frame.height
         if len(self._pending) < _MAX_PENDING:
@@ -73,6 +78,10 @@ class Merged:
         """Drop the rows for which ``leaves`` is true. What stays is not touched further."""
         kept = [rest for frame in self._pending if (rest := frame.filter(~leaves)).height]
         self._replace(self._held.filter(~leaves), kept)
+
+    def replace(self, frames: Sequence[pl.DataFrame]) -> None:
+        """Replace each of :meth:`frames`."""
+        self._replace(frames[0], [frame for frame in frames[1:] if frame.height])
 
     def frames(self) -> list[pl.DataFrame]:
         """Everything, as it stands."""

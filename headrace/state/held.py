@@ -10,6 +10,7 @@ Files are mapped, so what is read again and again stays in the page cache, and n
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -18,7 +19,7 @@ import numpy.typing as npt
 import polars as pl
 
 from headrace.kernel.errors import GraphChangedError
-from headrace.kernel.held import HeldLayout, HeldPart, HeldSnapshot
+from headrace.kernel.held import HeldLayout, HeldPart, HeldSegment, HeldSnapshot
 from headrace.kernel.keyed import KeyedRun, KeyGroups, RunFile, hash_probe, key_groups
 from headrace.kernel.layouts import check_layout
 from headrace.kernel.merged import Merged
@@ -29,17 +30,25 @@ from headrace.state.runs import RunFolder, mapped_rows
 _DEAD: Final = 4
 """A segment is written anew with the next one when no more than one of so many rows is held."""
 
+_MARKS: Final = pl.Schema({"mark": pl.Boolean()})
+
 _Times: TypeAlias = npt.NDArray[np.int64]
+_Marks: TypeAlias = npt.NDArray[np.bool_]
 
 
 @dataclass(slots=True, eq=False)
 class _Segment:
-    """A file; the rows from ``start`` on are held."""
+    """A file; the rows from ``start`` on are held.
+
+    ``marks`` are those of all its rows, as they lie in ``marked``, if that is there.
+    """
 
     file: RunFile
     rows: pl.DataFrame
     times: _Times
-    start: int = 0
+    start: int
+    marks: _Marks | None = None
+    marked: RunFile | None = None
 
     @property
     def height(self) -> int:
@@ -50,12 +59,29 @@ class _Segment:
         return int(self.times[self.start])
 
     @property
-    def latest(self) -> int:
-        return int(self.times[-1])
+    def unmarked(self) -> int:
+        """Rows from ``start`` on without a mark."""
+        return self.height if self.marks is None else self.height - int(self.marks[self.start :].sum())
 
     @property
-    def run(self) -> KeyedRun:
-        return KeyedRun(self.file, self.start, self.file.rows)
+    def last_unmarked(self) -> int:
+        """The latest time of those."""
+        if self.marks is None:
+            return int(self.times[-1])
+        return int(self.times[np.flatnonzero(~self.marks)[-1]])
+
+    def mark(self, places: npt.NDArray[np.int64]) -> None:
+        """Mark rows by their places behind ``start``."""
+        if self.marks is None:
+            self.marks = np.zeros(self.file.rows, np.bool_)
+        self.marks[self.start + places] = True
+        self.marked = None
+
+    def skip(self) -> None:
+        """Begin behind the marked rows in front."""
+        if self.marks is not None and self.start < self.file.rows and self.marks[self.start]:
+            unmarked = np.flatnonzero(~self.marks[self.start :])
+            self.start = self.start + int(unmarked[0]) if unmarked.size else self.file.rows
 
     def until(self, before: int) -> int:
         """Where the rows end whose time lies before ``before``."""
@@ -81,7 +107,8 @@ class HeldStore:
         self._runs = runs
         self._budget = budget
         self._sizes = sizes or Sizes()
-        self._stored = encoded(pl.DataFrame(schema=layout.schema)).schema
+        self._kept = [name for name in layout.schema if name != layout.flag]
+        self._stored = encoded(pl.DataFrame(schema={name: layout.schema[name] for name in self._kept})).schema
         self._wide = any(map(has_wide, layout.schema.dtypes()))
         self._time = pl.col(layout.time).to_physical()
         self._segments: list[_Segment] = []
@@ -103,7 +130,7 @@ class HeldStore:
     @property
     def height(self) -> int:
         """See :attr:`headrace.kernel.held.HeldState.height`."""
-        return self._fresh.height + sum(segment.height for segment in self._segments)
+        return self._fresh.height + sum(self._rows_of(segment) for segment in self._segments)
 
     @property
     def earliest(self) -> int | None:
@@ -116,7 +143,8 @@ class HeldStore:
     def latest(self) -> int | None:
         """See :attr:`headrace.kernel.held.HeldState.latest`."""
         fresh = [self._times(frame).max() for frame in self._fresh.frames()]
-        stored = [segment.latest for segment in self._segments]
+        removes = self._layout.flag is None
+        stored = [segment.last_unmarked if removes else int(segment.times[-1]) for segment in self._segments]
         return max([*(time for time in fresh if isinstance(time, int)), *stored], default=None)
 
     def add(self, rows: pl.DataFrame) -> None:
@@ -133,14 +161,61 @@ class HeldStore:
 
     def take(self, before: int) -> pl.DataFrame:
         """See :meth:`headrace.kernel.held.HeldState.take`."""
+        if not self._has_before(before):
+            return self._fresh.frames()[0].clear()
         taken, height = self.peek(before), self._fresh.height
-        for segment in self._segments:
-            segment.start = segment.until(before)
-        self._segments = [segment for segment in self._segments if segment.height]
+        self._advance(before)
         self._fresh.drop(self._time < before)
         if self._fresh.height < height:
             self._whole = None
         return taken
+
+    def drop(self, before: int) -> None:
+        """See :meth:`headrace.kernel.held.HeldState.drop`."""
+        if not self._has_before(before):
+            return
+        self._advance(before)
+        gone = sum(int((self._times(frame) < before).sum()) for frame in self._fresh.frames())
+        if gone and gone * _DEAD >= self._fresh.height:
+            self._fresh.drop(self._time < before)
+            self._whole = None
+
+    def numbered(self, place: str) -> pl.LazyFrame:
+        """See :meth:`headrace.kernel.held.HeldState.numbered`."""
+        frames, first = [], 0
+        for segment in self._segments:
+            places = pl.int_range(first, first + segment.height, eager=True).alias(place)
+            frames.append(self._shown(segment, segment.start, segment.file.rows, [places]))
+            first += segment.height
+        numbers = pl.int_range(first, first + self._fresh.height, eager=True).alias(place)
+        return pl.concat([*frames, pl.concat(self._fresh.frames()).with_columns(numbers)]).lazy()
+
+    def mark(self, places: pl.Series) -> None:
+        """See :meth:`headrace.kernel.held.HeldState.mark`."""
+        left = np.unique(places.to_numpy())
+        for segment in self._segments:
+            count, height = int(np.searchsorted(left, segment.height)), segment.height
+            if count:
+                segment.mark(left[:count])
+            left = left[count:] - height
+        if self._layout.flag is None:
+            self._skip()
+        if left.size:
+            self._mark_fresh(left)
+
+    def _mark_fresh(self, left: npt.NDArray[np.int64]) -> None:
+        frames, flag = [], self._layout.flag
+        for frame in self._fresh.frames():
+            count = int(np.searchsorted(left, frame.height))
+            marked = np.zeros(frame.height, np.bool_) if flag is None else frame[flag].to_numpy().copy()
+            marked[left[:count]] = True
+            if flag is None:
+                frames.append(frame.filter(pl.Series(~marked)) if count else frame)
+            else:
+                frames.append(frame.with_columns(pl.Series(flag, marked)) if count else frame)
+            left = left[count:] - frame.height
+        self._fresh.replace(frames)
+        self._whole = None
 
     def peek(self, before: int) -> pl.DataFrame:
         """See :meth:`headrace.kernel.held.HeldState.peek`."""
@@ -168,8 +243,10 @@ class HeldStore:
         if self._whole is None:
             self._spill(keep=True)
         layout, whole = self._layout, [] if self._whole is None else [self._whole]
-        part = HeldPart(self._groups, [segment.run for segment in (*self._segments, *whole)])
-        return HeldSnapshot(layout.version, layout.schema, layout.key, layout.time, hash_probe(), [part], self.height)
+        part = HeldPart(self._groups, [self._noted(segment) for segment in (*self._segments, *whole)])
+        return HeldSnapshot(
+            layout.version, layout.schema, layout.key, layout.time, layout.flag, hash_probe(), [part], self.height
+        )
 
     # -------------------------------------------------------------------------------------------------------- restoring
 
@@ -192,13 +269,20 @@ class HeldStore:
         for part in snapshot.parts:
             theirs = part.groups
             if not layout.key or (known and groups.first <= theirs.first and theirs.end <= groups.end):
-                self._segments += [self._mapped(run.file, run.start) for run in part.segments]
+                self._segments += map(self._opened, part.segments)
             elif not known or (theirs.first < groups.end and groups.first < theirs.end):
-                for run in part.segments:
-                    self._add_own(self._mapped(run.file, run.start))
+                for segment in part.segments:
+                    self._add_own(self._opened(segment))
         if self.height <= self._sizes.whole and len(self._segments) == 1 and not self._fresh.height:
             self._whole = self._segments.pop()
             self._fresh.put(self._all_of(self._whole))
+
+    def _opened(self, segment: HeldSegment) -> _Segment:
+        opened, marks = self._mapped(segment.run.file, segment.run.start), segment.marks
+        if marks is not None:
+            opened.marked = marks.file
+            opened.marks = mapped_rows(marks.file.path, _MARKS)["mark"].to_numpy().copy()
+        return opened
 
     def _add_own(self, segment: _Segment) -> None:
         """Add the rows of a segment that others hold, too."""
@@ -211,16 +295,44 @@ class HeldStore:
     def _times(self, frame: pl.DataFrame) -> pl.Series:
         return frame[self._layout.time].to_physical()
 
-    def _read(self, segment: _Segment, start: int, stop: int) -> pl.DataFrame:
+    def _rows_of(self, segment: _Segment) -> int:
+        return segment.unmarked if self._layout.flag is None else segment.height
+
+    def _has_before(self, before: int) -> bool:
+        earliest = self.earliest
+        return earliest is not None and earliest < before
+
+    def _advance(self, before: int) -> None:
+        for segment in self._segments:
+            segment.start = segment.until(before)
+        self._skip()
+
+    def _skip(self) -> None:
+        """Let go of segments, and of what is in front of them, that nothing is held of."""
+        if self._layout.flag is None:
+            for segment in self._segments:
+                segment.skip()
+        self._segments = [segment for segment in self._segments if segment.height]
+
+    def _shown(self, segment: _Segment, start: int, stop: int, further: Sequence[pl.Series] = ()) -> pl.DataFrame:
+        """Rows of a segment, with further columns."""
+        flag, marks = self._layout.flag, segment.marks
         rows = segment.rows.slice(start, stop - start)
-        return decoded(rows, self._layout.schema) if self._wide else rows
+        if self._wide:
+            rows = decoded(rows, pl.Schema({name: self._layout.schema[name] for name in self._kept}))
+        if flag is not None:
+            none = pl.repeat(value=False, n=stop - start, dtype=pl.Boolean(), eager=True)
+            rows = rows.with_columns((none if marks is None else pl.Series(marks[start:stop])).alias(flag))
+        if further:
+            rows = rows.with_columns(further)
+        return rows.filter(pl.Series(~marks[start:stop])) if flag is None and marks is not None else rows
 
     def _all_of(self, segment: _Segment) -> pl.DataFrame:
-        return self._read(segment, segment.start, segment.file.rows)
+        return self._shown(segment, segment.start, segment.file.rows)
 
     def _stored_before(self, before: int) -> list[pl.DataFrame]:
         cuts = [(segment, segment.until(before)) for segment in self._segments]
-        return [self._read(segment, segment.start, stop) for segment, stop in cuts if stop > segment.start]
+        return [self._shown(segment, segment.start, stop) for segment, stop in cuts if stop > segment.start]
 
     def _fresh_before(self, before: int) -> list[pl.DataFrame]:
         return [frame.filter(self._time < before) for frame in self._fresh.frames()]
@@ -253,7 +365,7 @@ class HeldStore:
         sizes = self._sizes
         if self.height <= sizes.whole:
             return list(self._segments) if fresh or len(self._segments) > 1 else []
-        due = [segment for segment in self._segments if segment.height * _DEAD <= segment.file.rows]
+        due = [segment for segment in self._segments if self._rows_of(segment) * _DEAD <= segment.file.rows]
         rest = sorted((segment for segment in self._segments if segment not in due), key=lambda each: each.height)
         total = fresh + sum(segment.height for segment in due)
         while total and rest and rest[0].height + total <= sizes.small:
@@ -274,7 +386,22 @@ class HeldStore:
         return self._layout.merge is not None or rows <= self._sizes.segment
 
     def _written(self, rows: pl.DataFrame) -> _Segment:
-        return self._mapped(self._runs.write(encoded(rows.sort(self._time))), 0)
+        rows, flag = rows.sort(self._time), self._layout.flag
+        if flag is None:
+            return self._mapped(self._runs.write(encoded(rows)), 0)
+        written = self._mapped(self._runs.write(encoded(rows.drop(flag))), 0)
+        if rows[flag].any():
+            written.marks = rows[flag].to_numpy().copy()
+        return written
+
+    def _noted(self, segment: _Segment) -> HeldSegment:
+        """A segment with its marks on disk."""
+        run = KeyedRun(segment.file, segment.start, segment.file.rows)
+        if segment.marks is None:
+            return HeldSegment(run)
+        if segment.marked is None:
+            segment.marked = self._runs.write(pl.DataFrame({"mark": segment.marks}, schema=_MARKS))
+        return HeldSegment(run, KeyedRun(segment.marked, 0, segment.marked.rows))
 
     def _mapped(self, file: RunFile, start: int) -> _Segment:
         rows = mapped_rows(file.path, self._stored)

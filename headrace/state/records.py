@@ -70,12 +70,25 @@ class KeyedRef:
 
 
 @dataclass(frozen=True, slots=True)
+class SegmentRef:
+    """Rows, and which of them are marked (:class:`headrace.kernel.held.HeldSegment`)."""
+
+    run: RunRef
+    marks: RunRef | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class HeldPartRef:
     """What one instance has written (:class:`headrace.kernel.held.HeldPart`), for key groups from first up to end."""
 
     first: int
     end: int
-    runs: Sequence[RunRef]
+    segments: Sequence[SegmentRef]
+
+    @property
+    def runs(self) -> Sequence[RunRef]:
+        """All of them."""
+        return [run for segment in self.segments for run in (segment.run, segment.marks) if run is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +103,7 @@ class HeldRef:
     columns: str
     key: Sequence[str]
     time: str
+    flag: str | None
     probe: str
     rows: int
     parts: Sequence[HeldPartRef]
@@ -253,8 +267,15 @@ def _keyed(value: dict[str, Any]) -> KeyedRef:
 
 
 def _held(value: dict[str, Any]) -> HeldRef:
-    parts = tuple(HeldPartRef(part["first"], part["end"], _runs(part["runs"])) for part in value["parts"])
+    parts = tuple(
+        HeldPartRef(part["first"], part["end"], tuple(map(_segment, part["segments"]))) for part in value["parts"]
+    )
     return HeldRef(**{**value, "key": tuple(value["key"]), "parts": parts})
+
+
+def _segment(value: dict[str, Any]) -> SegmentRef:
+    marks = value["marks"]
+    return SegmentRef(RunRef(**value["run"]), None if marks is None else RunRef(**marks))
 
 
 def _runs(values: Sequence[dict[str, Any]]) -> tuple[RunRef, ...]:

@@ -9,11 +9,20 @@ from urllib.parse import quote
 
 import polars as pl
 
-from headrace.kernel.held import HeldPart, HeldSnapshot
+from headrace.kernel.held import HeldPart, HeldSegment, HeldSnapshot
 from headrace.kernel.keyed import KeyedPart, KeyedRun, KeyedSnapshot, KeyGroups, RunFile
 from headrace.kernel.protocols import BlobStore
 from headrace.state.frames import checked_blob, frame_from_ipc, frame_to_ipc
-from headrace.state.records import FrameRef, HeldPartRef, HeldRef, KeyedRef, OperatorStateRef, PartRef, RunRef
+from headrace.state.records import (
+    FrameRef,
+    HeldPartRef,
+    HeldRef,
+    KeyedRef,
+    OperatorStateRef,
+    PartRef,
+    RunRef,
+    SegmentRef,
+)
 from headrace.state.runs import RunFolder
 
 
@@ -73,7 +82,9 @@ class RunBlobs:
 
     def _save_held(self, below: str, snapshot: HeldSnapshot) -> HeldRef:
         parts = tuple(
-            HeldPartRef(part.groups.first, part.groups.end, self._save_runs(below, part.segments))
+            HeldPartRef(
+                part.groups.first, part.groups.end, tuple(self._save_segment(below, one) for one in part.segments)
+            )
             for part in snapshot.parts
         )
         return HeldRef(
@@ -81,10 +92,15 @@ class RunBlobs:
             _columns(snapshot.schema),
             tuple(snapshot.key),
             snapshot.time,
+            snapshot.flag,
             snapshot.probe,
             snapshot.rows,
             parts,
         )
+
+    def _save_segment(self, below: str, segment: HeldSegment) -> SegmentRef:
+        marks = segment.marks
+        return SegmentRef(self._save_run(below, segment.run), None if marks is None else self._save_run(below, marks))
 
     def _save_runs(self, below: str, runs: Sequence[KeyedRun]) -> tuple[RunRef, ...]:
         return tuple(self._save_run(below, run) for run in runs)
@@ -107,10 +123,12 @@ class RunBlobs:
         return KeyedSnapshot(ref.version, _schema(ref.columns), ref.key, ref.within, ref.probe, parts, ref.rows)
 
     def _restore_held(self, ref: HeldRef, runs: RunFolder, files: dict[str, RunFile]) -> HeldSnapshot:
-        parts = [
-            HeldPart(KeyGroups(part.first, part.end), self._restore_runs(part.runs, runs, files)) for part in ref.parts
-        ]
-        return HeldSnapshot(ref.version, _schema(ref.columns), ref.key, ref.time, ref.probe, parts, ref.rows)
+        def restored(segment: SegmentRef) -> HeldSegment:
+            run, marks = self._restore_run(segment.run, runs, files), segment.marks
+            return HeldSegment(run, None if marks is None else self._restore_run(marks, runs, files))
+
+        parts = [HeldPart(KeyGroups(part.first, part.end), [*map(restored, part.segments)]) for part in ref.parts]
+        return HeldSnapshot(ref.version, _schema(ref.columns), ref.key, ref.time, ref.flag, ref.probe, parts, ref.rows)
 
     def _restore_runs(self, refs: Sequence[RunRef], runs: RunFolder, files: dict[str, RunFile]) -> tuple[KeyedRun, ...]:
         return tuple(self._restore_run(run, runs, files) for run in refs)

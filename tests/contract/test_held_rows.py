@@ -33,6 +33,7 @@ def added_up(rows: pl.LazyFrame) -> pl.LazyFrame:
 PLAIN = HeldLayout("rows", SCHEMA, ["k"], "t")
 MERGED = HeldLayout("rows", SCHEMA, ["k"], "t", merge=added_up)
 KEYLESS = HeldLayout("rows", SCHEMA, [], "t")
+FLAGGED = HeldLayout("rows", pl.Schema({**SCHEMA, "f": pl.Boolean()}), ["k"], "t", flag="f")
 
 
 def frame(rows: list[Row]) -> pl.DataFrame:
@@ -72,8 +73,27 @@ class Pair:
         return in_order((*name, value) for name, value in sums.items())
 
     def add(self, rows: list[Row]) -> None:
-        self.state.add(frame(rows))
-        self.rows += rows
+        flagged = self.layout.flag is not None
+        self.state.add(frame(rows).with_columns(pl.lit(value=False).alias("f")) if flagged else frame(rows))
+        self.rows += [(*row, False) for row in rows] if flagged else rows
+
+    def mark(self, numbers: list[int]) -> None:
+        if self.layout.merge is not None or not self.rows:
+            return
+        places = self.state.numbered("place").with_columns(pl.col("t").to_physical()).collect()
+        assert listed([places.drop("place")]) == in_order(self.rows)
+        marked = places[sorted({number % places.height for number in numbers})]
+        self.state.mark(pl.concat([marked["place"], marked["place"].head(1)]))
+        for row in marked.drop("place").rows():
+            self.rows.remove(row)
+            self.rows += [(*row[:3], True)] if self.layout.flag else []
+
+    def drop(self, before: int) -> None:
+        self.state.drop(before)
+        left = listed(self.state.frames())
+        staying = [[row for row in rows if row[1] >= before] for rows in (left, self.rows)]
+        assert self.merged(staying[0]) == self.merged(staying[1])
+        self.rows = left
 
     def take(self, before: int) -> None:
         expected = self.merged([row for row in self.rows if row[1] < before])
@@ -104,6 +124,8 @@ STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("add"), ROWS),
         st.tuples(st.just("take"), st.integers(-32, 32)),
+        st.tuples(st.just("drop"), st.integers(-32, 0)),
+        st.tuples(st.just("mark"), st.lists(st.integers(0, 99), max_size=5)),
         st.tuples(st.just("snapshot"), st.none()),
         st.tuples(st.just("restore"), st.integers(1, 3)),
     ),
@@ -111,14 +133,14 @@ STEPS = st.lists(
 )
 
 
-@pytest.mark.parametrize("layout", [PLAIN, MERGED, KEYLESS], ids=["plain", "merged", "keyless"])
+@pytest.mark.parametrize("layout", [PLAIN, MERGED, KEYLESS, FLAGGED], ids=["plain", "merged", "keyless", "flagged"])
 @settings(deadline=None, max_examples=25)
 @given(steps=STEPS)
 def test_it_is_a_list(layout: HeldLayout, steps: list[Any]) -> None:
     pair = Pair(layout)
     for step, value in steps:
         getattr(pair, step)(value)
-        times = [time for _, time, _ in pair.rows]
+        times = [row[1] for row in pair.rows]
         assert (pair.state.earliest, pair.state.latest) == (min(times, default=None), max(times, default=None))
         assert len(pair.merged(pair.rows)) <= pair.state.height <= len(pair.rows)
     assert pair.merged(listed(pair.state.frames())) == pair.merged(pair.rows)
@@ -128,7 +150,7 @@ def test_it_is_a_list(layout: HeldLayout, steps: list[Any]) -> None:
 
 
 def files(snapshot: HeldSnapshot) -> dict[str, int]:
-    return {run.file.id: run.file.rows for part in snapshot.parts for run in part.segments}
+    return {one.run.file.id: one.run.file.rows for part in snapshot.parts for one in part.segments}
 
 
 @pytest.mark.parametrize("layout", [PLAIN, MERGED], ids=["plain", "merged"])
