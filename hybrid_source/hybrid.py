@@ -61,25 +61,33 @@ class HybridSource:
     def open(self, request: ReadRequest, position: Position | None) -> HybridReader:
         """See :meth:`headrace.kernel.protocols.Source.open`."""
         at = HybridPosition.from_json(position) if position is not None else self.plan()
+        if position is not None:
+            self.check(at)
         with naming(lambda: at.decided):
-            return self._opened(at, request, position)
+            bounded = self._bounded(at, request)
+            return HybridReader(self, replace(request, goes_on=bounded is at and at.bound is not None), bounded)
 
-    def _opened(self, at: HybridPosition, request: ReadRequest, position: Position | None) -> HybridReader:
-        if position is not None and self.tail is not None:
+    def check(self, at: HybridPosition) -> None:
+        """Refuse a position of another definition, or of topics that are no longer the same.
+
+        Raises:
+            SpecError: The source is defined otherwise.
+            IdentityError: A topic was created again, is on another cluster, or is not read any more.
+        """
+        if self.tail is not None:
             if at.tail is None:
                 raise SpecError(
                     f"source {self.name!r} was started without a tail, and has one now",
                     hint="restore the job without the tail, or give the job another uid",
                 )
-            check_identities(at.identities or {}, self.tail.identities())
+            with naming(lambda: at.decided):
+                check_identities(at.identities or {}, self.tail.identities())
         if at.phase == "history" and at.cursor is not None and at.event_time != self._time_column:
             raise SpecError(
                 f"source {self.name!r} has read part of its history in the order of {at.event_time!r}, "
                 f"and is to go on in that of {self._time_column!r}",
                 hint="restore event_time.column until the history has been read, or give the job another uid",
             )
-        bounded = self._bounded(at, request)
-        return HybridReader(self, replace(request, goes_on=bounded is at and at.bound is not None), bounded)
 
     def _bounded(self, at: HybridPosition, request: ReadRequest) -> HybridPosition:
         """A position with the ends of the run: its own, where it is of a run to the same end that was interrupted.

@@ -111,7 +111,7 @@ class KafkaTail:
         nexts = {at: offset for at, offset in boundary.nexts.items() if at.topic in found}
         if not check:
             return starting_at({**dict.fromkeys(places(found), 0), **nexts}).to_json()
-        return self._offsets.resume(nexts, places(found)).to_json()
+        return self._with_deletions(self._offsets.resume(nexts, places(found))).to_json()
 
     def offsets(self, position: Json) -> Mapping[TopicPartition, int]:
         """See :meth:`hybrid_source.tail_protocols.TailStage.offsets`."""
@@ -124,7 +124,8 @@ class KafkaTail:
 
     def verify(self, position: Json) -> None:
         """See :meth:`hybrid_source.tail_protocols.TailStage.verify`."""
-        self._offsets.checked(TailPosition.from_json(position), places(self.topics.find(self._metadata)))
+        at = self._offsets.checked(TailPosition.from_json(position), places(self.topics.find(self._metadata)))
+        self._with_deletions(at)
 
     def expiries(self, position: Json) -> Sequence[Expiry]:
         """See :meth:`hybrid_source.tail_protocols.TailStage.expiries`."""
@@ -179,9 +180,7 @@ class KafkaTail:
         """
         rows = RowBuilder(str(self.topics), self.schema, request, self.event_time, self.decoder, self.upserts)
         found = self.topics.find(self._metadata)
-        at = self._offsets.checked(TailPosition.from_json(position), places(found), ends)
-        if self.upserts is not None:
-            self._compaction.check_tombstones(at, self.clock.now_us() // 1000)
+        at = self._with_deletions(self._offsets.checked(TailPosition.from_json(position), places(found), ends))
         bounds = None
         if ends is not None:
             bounds = Bounds(ends, self.clock, transaction_wait_s=self.transaction_wait_s)
@@ -200,6 +199,16 @@ class KafkaTail:
             clock=self.clock,
             discovery_s=self.discovery_s,
         )
+
+    def _with_deletions(self, at: TailPosition) -> TailPosition:
+        """The position, of which no deletions are missing where they are read.
+
+        Raises:
+            GapError: ``TOMBSTONES_GONE``.
+        """
+        if self.upserts is not None:
+            self._compaction.check_tombstones(at, self.clock.now_us() // 1000)
+        return at
 
     def _watermark(self, at: TailPosition, floor: int | None, live: Collection[TopicPartition]) -> TailWatermark:
         time_ = self.event_time or EventTime("")

@@ -12,7 +12,9 @@ import pytest
 from catalog.catalogs import TableName
 from catalog.commit import set_boundary
 from catalog.tables import load_or_create
+from headrace.jobs.compile import compile_job
 from headrace.jobs.loading import load_job
+from headrace.jobs.planning import plan_job
 from headrace.jobs.run import run_job
 from headrace.kernel import columns as system
 from headrace.kernel.boundary import Boundary, PartitionRange, TopicBoundary
@@ -92,6 +94,10 @@ class Bench:
         """Run the job in this process."""
         job = load_job(self.site.job(self.spec))
         run_job(job, self.site.config, RunOptions(self.until), SilentObserver(), StopSignal())
+
+    def plan(self) -> None:
+        """Plan the job in this process."""
+        plan_job(compile_job(load_job(self.site.job(self.spec)), self.site.config))
 
     def visible(self) -> tuple[int, list[bytes | None]]:
         """Snapshots of the table, and the records that read_committed gives."""

@@ -38,7 +38,8 @@ from hybrid_source.history_protocols import OpenHistory
 from hybrid_source.history_sequence import OpenHistorySequence
 from hybrid_source.history_stage import OpenLakeHistory
 from hybrid_source.hybrid import HybridPosition, HybridSource
-from hybrid_source.resolution import Resolution
+from hybrid_source.hybrid_opening import open_history
+from hybrid_source.resolution import Resolution, naming
 from hybrid_source.table_source import TableSource
 from hybrid_source.tail_position import TailPosition
 
@@ -88,7 +89,10 @@ def _source(job: CompiledJob, source: JobSource, request: ReadRequest, position:
     if isinstance(source, TableSource):
         return plan_table_source(job, source, request, position)
     at = source.plan() if position is None else HybridPosition.from_json(position)
-    opened = source.history.open(request, at.pin, at.resolution) if source.history and at.phase == "history" else None
+    if position is not None:
+        source.check(at)
+    with naming(lambda: at.decided):
+        opened = open_history(source, request, at) if at.phase == "history" else None
     stages = [*_histories(job, source, request, at, opened)] if opened is not None else []
     notes = opened.notes if isinstance(opened, OpenHistorySequence) else ()
     return SourcePlan(
