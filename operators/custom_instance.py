@@ -23,8 +23,7 @@ from operators.closed_time import ClosedTime
 from operators.custom import CustomOperator, StateTable
 from operators.custom_calls import OPERATOR_INVALID, checked, running
 from operators.custom_state import ALL, EVENT_TIMERS, HELD, PROCESSING_TIMERS, State, Table
-from operators.custom_timers import FLOOR, NAME, TIME, TimerQueue, Timers
-from operators.restored import fitting
+from operators.custom_timers import FLOOR, NAME, TIME, TimerQueue, Timers, timer_layout
 
 VERSION: Final = 2
 _FIRST: Final = "_first"
@@ -88,10 +87,11 @@ class CustomInstance:
         self._promised: int | None = None
         self._calls = 0
         key = layout.key or pl.Schema({ALL: pl.Int8()})
-        event, processing = TimerQueue(key), TimerQueue(key)
+        self._stored = {
+            name: context.keyed(timer_layout(name, key, VERSION)) for name in (EVENT_TIMERS, PROCESSING_TIMERS)
+        }
+        event, processing = (TimerQueue(key, stored=stored) for stored in self._stored.values())
         if state is not None:
-            event = TimerQueue(key, fitting(state, EVENT_TIMERS, event.schema, VERSION, layout.where))
-            processing = TimerQueue(key, fitting(state, PROCESSING_TIMERS, event.schema, VERSION, layout.where))
             self._promised, self._calls = state.values["promised"], int(state.values["calls"])
         self._event, self._processing = event, processing
         self._timers = Timers(event, processing, layout.where)
@@ -167,10 +167,11 @@ class CustomInstance:
             "calls": self._calls,
             "now": self._timers.now_us,
         }
-        frames = {EVENT_TIMERS: self._event.rows(), PROCESSING_TIMERS: self._processing.rows()}
-        keyed = {name: table.snapshot() for name, table in self._tables.items()}
+        queues = {EVENT_TIMERS: self._event, PROCESSING_TIMERS: self._processing}
+        timers = {name: queue.save(self._stored[name]) for name, queue in queues.items()}
+        keyed = {**{name: table.snapshot() for name, table in self._tables.items()}, **timers}
         held = {} if self._held is None else {HELD: self._held.snapshot()}
-        return OperatorState(VERSION, values, frames, keyed, held)
+        return OperatorState(VERSION, values, keyed=keyed, held=held)
 
     # ------------------------------------------------------------------------------------------------------ inside
 

@@ -9,6 +9,7 @@ from typing import Final
 import polars as pl
 
 from headrace.kernel.errors import UserError
+from headrace.kernel.keyed import KeyedLayout, KeyedSnapshot, KeyedState
 from headrace.kernel.merged import Merged
 from operators import event_time as times
 from operators.custom_calls import OPERATOR_INVALID, fitted
@@ -28,16 +29,28 @@ class TimerQueue:
 
     Args:
         key: The key columns, :data:`ALL` where there are none.
-        held: Where to resume: key columns, ``timer`` and ``time`` (Int64, microseconds).
+        held: What it begins with: key columns, ``timer`` and ``time`` (Int64, microseconds).
         whole: Nothing stands behind it, so that of removed timers nothing need be known.
+        stored: Where they are kept for good (:func:`timer_layout`), and what it begins with if ``held`` is None.
     """
 
-    def __init__(self, key: pl.Schema, held: pl.DataFrame | None = None, *, whole: bool = True) -> None:
+    def __init__(
+        self,
+        key: pl.Schema,
+        held: pl.DataFrame | None = None,
+        *,
+        whole: bool = True,
+        stored: KeyedState | None = None,
+    ) -> None:
         self._whole = whole
+        self._stored = stored
         self._key = list(key)
-        self.schema = pl.Schema({**key, NAME: pl.String(), TIME: pl.Int64()})
+        self.schema = _schema(key)
         self._identity = [*self._key, NAME]
         self._held = Merged(self.schema, self._newest)
+        self._unsaved = Merged(self.schema, self._newest)
+        if held is None and stored is not None:
+            held = pl.concat([pl.DataFrame(schema=self.schema), *stored.rows()])
         if held is not None:
             self._held.put(held)
         self.next = _earliest(self._held.frames())
@@ -60,7 +73,7 @@ class TimerQueue:
 
     def add(self, rows: pl.DataFrame) -> None:
         """Set timers, in place of those of the same key and name; a null time removes one."""
-        self._held.add(rows)
+        self._change(rows)
         soonest = _earliest([rows])
         self.next = soonest if self.next is None else self.next if soonest is None else min(self.next, soonest)
 
@@ -76,7 +89,7 @@ class TimerQueue:
 
     def remove(self, due: pl.DataFrame) -> None:
         """Remove timers that have fired."""
-        self._held.add(due.with_columns(pl.lit(None, pl.Int64()).alias(TIME)))
+        self._change(due.with_columns(pl.lit(None, pl.Int64()).alias(TIME)))
 
     def still(self, due: pl.DataFrame) -> pl.DataFrame:
         """Those of some timers that are set to the same time yet."""
@@ -93,6 +106,18 @@ class TimerQueue:
         self.add(near.changes())
         self.next = _earliest([self.rows()])
 
+    def save(self, stored: KeyedState) -> KeyedSnapshot:
+        """Keep what has changed since the last time.
+
+        Args:
+            stored: What it was made with.
+        """
+        unsaved = self._unsaved.merged()
+        stored.put(unsaved.filter(pl.col(TIME).is_not_null()))
+        stored.remove(unsaved.filter(pl.col(TIME).is_null()))
+        self._unsaved.put(unsaved.clear())
+        return stored.snapshot()
+
     def changes(self) -> pl.DataFrame:
         """All timers, and those that were removed, with a null time."""
         return self._held.merged()
@@ -101,8 +126,22 @@ class TimerQueue:
         """The key columns."""
         return pl.Schema({name: self.schema[name] for name in self._key})
 
+    def _change(self, rows: pl.DataFrame) -> None:
+        self._held.add(rows)
+        if self._stored is not None:
+            self._unsaved.add(rows)
+
     def _newest(self, rows: pl.LazyFrame) -> pl.LazyFrame:
         return rows.unique(self._identity, keep="last", maintain_order=True)
+
+
+def timer_layout(name: str, key: pl.Schema, version: int) -> KeyedLayout:
+    """How timers are kept for good."""
+    return KeyedLayout(name, _schema(key), list(key), [NAME], version)
+
+
+def _schema(key: pl.Schema) -> pl.Schema:
+    return pl.Schema({**key, NAME: pl.String(), TIME: pl.Int64()})
 
 
 def _earliest(frames: Sequence[pl.DataFrame]) -> int | None:

@@ -12,6 +12,8 @@ from headrace.kernel import columns
 from headrace.runtime.job import CheckpointPolicy, RunOptions
 from headrace.runtime.observer import SilentObserver, StopSignal
 from headrace.runtime.restarts import run
+from headrace.state.backend import StateOptions
+from headrace.state.keyed import Sizes
 from headrace.testing import CRASH_POINTS, SimulatedCrashError, StaticProgram, crash_at, memory_store
 from headrace.testing.stages import scripted_source
 from tests.worlds import PAYLOAD
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
 
 POINTS = [point for point in CRASH_POINTS if not point.startswith(("iceberg", "kafka"))]
 """Those that a job between scripts and memory comes by."""
+
+SMALL = StateOptions(4000, sizes=Sizes(small=4, fan=2, segment=64, sweep=64, whole=4))
+"""Little state lies in several files."""
 
 Crash = tuple[str, int]
 """A point, and at which coming by it the process dies."""
@@ -57,7 +62,7 @@ def run_to_end(
 
     def go(attempt: int) -> str:
         options = RunOptions("caught-up", "drain", parallelism=parallelisms[attempt % len(parallelisms)])
-        return run(program, store, policy, options, SilentObserver(), StopSignal()).status
+        return run(program, store, policy, options, SilentObserver(), StopSignal(), state=SMALL).status
 
     for attempt, (point, nth) in enumerate(crashes):
         with crash_at(point, nth):

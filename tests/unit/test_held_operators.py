@@ -42,6 +42,7 @@ PLAIN: Mapping[str, StatefulOperator] = {
     "dedup first": Dedup("d", "t", by=["k"]),
     "dedup last": Dedup("d", "t", by=["k"], keep="last", ttl_us=SPAN),
     "custom": CustomStep("c", Sessionize(Gap(SPAN)), "c", ["k"], "t"),
+    "custom timers": CustomStep("c", Sessionize(Gap(SPAN)), "c", ["k"]),
     "over": Over("o", "t", {"before": "count(*)"}, by=["k"]),
     "top": TopN("top", "t", 2, order_by=[("v", True)], by=["k"], size_us=SPAN),
 }

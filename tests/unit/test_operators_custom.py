@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from headrace.kernel import columns
 from headrace.kernel.errors import GraphChangedError, HeadraceError, SpecError, UserError
+from headrace.kernel.keyed import KeyedLayout
 from headrace.kernel.protocols import MAIN, Determinism, Ticks
 from headrace.operators import CustomOperator, State, StateTable, Timers
 from headrace.testing import operator_context
@@ -405,11 +406,14 @@ def test_the_state_as_people_read_it() -> None:
     fed(step, instance, [Row(1, "a"), Row(2, "b")])
     instance.advance(2)
     state = instance.snapshot()
-    frames = {name: step.shown(name, frame.lazy()).collect() for name, frame in state.frames.items()}
+    snapshot = state.keyed["event_timers"]
+    layout = KeyedLayout("event_timers", snapshot.schema, snapshot.key, snapshot.within, snapshot.version)
+    kept = operator_context(state).keyed(layout)
+    timers = pl.concat(kept.rows())
     held = pl.LazyFrame(schema=state.held["held"].schema)
     assert step.shown("held", held).collect().columns == list(SCHEMA)
-    assert frames["event_timers"].rows() == [("timer", at(100))]
-    assert list(state.keyed) == ["n"]
+    assert step.shown("event_timers", timers.lazy()).collect().rows() == [("timer", at(100))]
+    assert list(state.keyed) == ["n", "event_timers", "processing_timers"]
     assert step.shown("n", pl.LazyFrame({"_all": [0], "n": [1]})).collect().columns == ["n"]
 
 
