@@ -11,8 +11,7 @@ Files are mapped, so what is read again and again stays in the page cache, and n
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -26,66 +25,12 @@ from headrace.kernel.merged import Merged
 from headrace.state.keyed import MemoryBudget, Sizes, tier
 from headrace.state.run_columns import decoded, encoded, has_wide
 from headrace.state.runs import RunFolder, mapped_rows
+from headrace.state.segments import Segment
 
 _DEAD: Final = 4
 """A segment is written anew with the next one when no more than one of so many rows is held."""
 
 _MARKS: Final = pl.Schema({"mark": pl.Boolean()})
-
-_Times: TypeAlias = npt.NDArray[np.int64]
-_Marks: TypeAlias = npt.NDArray[np.bool_]
-
-
-@dataclass(slots=True, eq=False)
-class _Segment:
-    """A file; the rows from ``start`` on are held.
-
-    ``marks`` are those of all its rows, as they lie in ``marked``, if that is there.
-    """
-
-    file: RunFile
-    rows: pl.DataFrame
-    times: _Times
-    start: int
-    marks: _Marks | None = None
-    marked: RunFile | None = None
-
-    @property
-    def height(self) -> int:
-        return self.file.rows - self.start
-
-    @property
-    def earliest(self) -> int:
-        return int(self.times[self.start])
-
-    @property
-    def unmarked(self) -> int:
-        """Rows from ``start`` on without a mark."""
-        return self.height if self.marks is None else self.height - int(self.marks[self.start :].sum())
-
-    @property
-    def last_unmarked(self) -> int:
-        """The latest time of those."""
-        if self.marks is None:
-            return int(self.times[-1])
-        return int(self.times[np.flatnonzero(~self.marks)[-1]])
-
-    def mark(self, places: npt.NDArray[np.int64]) -> None:
-        """Mark rows by their places behind ``start``."""
-        if self.marks is None:
-            self.marks = np.zeros(self.file.rows, np.bool_)
-        self.marks[self.start + places] = True
-        self.marked = None
-
-    def skip(self) -> None:
-        """Begin behind the marked rows in front."""
-        if self.marks is not None and self.start < self.file.rows and self.marks[self.start]:
-            unmarked = np.flatnonzero(~self.marks[self.start :])
-            self.start = self.start + int(unmarked[0]) if unmarked.size else self.file.rows
-
-    def until(self, before: int) -> int:
-        """Where the rows end whose time lies before ``before``."""
-        return int(np.searchsorted(self.times, before)) if self.earliest < before else self.start
 
 
 class HeldStore:
@@ -111,12 +56,12 @@ class HeldStore:
         self._stored = encoded(pl.DataFrame(schema={name: layout.schema[name] for name in self._kept})).schema
         self._wide = any(map(has_wide, layout.schema.dtypes()))
         self._time = pl.col(layout.time).to_physical()
-        self._segments: list[_Segment] = []
+        self._segments: list[Segment] = []
         """Oldest first, none of them empty."""
         self._fresh = Merged(layout.schema, layout.merge)
         self._nbytes = 0
         """About what the fresh rows take."""
-        self._whole: _Segment | None = None
+        self._whole: Segment | None = None
         """Where the fresh rows lie, too; there are no others then."""
         budget.stores += 1
 
@@ -277,14 +222,14 @@ class HeldStore:
             self._whole = self._segments.pop()
             self._fresh.put(self._all_of(self._whole))
 
-    def _opened(self, segment: HeldSegment) -> _Segment:
+    def _opened(self, segment: HeldSegment) -> Segment:
         opened, marks = self._mapped(segment.run.file, segment.run.start), segment.marks
         if marks is not None:
             opened.marked = marks.file
             opened.marks = mapped_rows(marks.file.path, _MARKS)["mark"].to_numpy().copy()
         return opened
 
-    def _add_own(self, segment: _Segment) -> None:
+    def _add_own(self, segment: Segment) -> None:
         """Add the rows of a segment that others hold, too."""
         rows = self._all_of(segment)
         group = key_groups(rows, self._layout.key)
@@ -295,7 +240,7 @@ class HeldStore:
     def _times(self, frame: pl.DataFrame) -> pl.Series:
         return frame[self._layout.time].to_physical()
 
-    def _rows_of(self, segment: _Segment) -> int:
+    def _rows_of(self, segment: Segment) -> int:
         return segment.unmarked if self._layout.flag is None else segment.height
 
     def _has_before(self, before: int) -> bool:
@@ -314,7 +259,7 @@ class HeldStore:
                 segment.skip()
         self._segments = [segment for segment in self._segments if segment.height]
 
-    def _shown(self, segment: _Segment, start: int, stop: int, further: Sequence[pl.Series] = ()) -> pl.DataFrame:
+    def _shown(self, segment: Segment, start: int, stop: int, further: Sequence[pl.Series] = ()) -> pl.DataFrame:
         """Rows of a segment, with further columns."""
         flag, marks = self._layout.flag, segment.marks
         rows = segment.rows.slice(start, stop - start)
@@ -327,7 +272,7 @@ class HeldStore:
             rows = rows.with_columns(further)
         return rows.filter(pl.Series(~marks[start:stop])) if flag is None and marks is not None else rows
 
-    def _all_of(self, segment: _Segment) -> pl.DataFrame:
+    def _all_of(self, segment: Segment) -> pl.DataFrame:
         return self._shown(segment, segment.start, segment.file.rows)
 
     def _stored_before(self, before: int) -> list[pl.DataFrame]:
@@ -360,7 +305,7 @@ class HeldStore:
             self._nbytes = 0
             self._fresh.put(fresh.clear())
 
-    def _due(self, fresh: int) -> list[_Segment]:
+    def _due(self, fresh: int) -> list[Segment]:
         """Segments to be written anew together with so many fresh rows."""
         sizes = self._sizes
         if self.height <= sizes.whole:
@@ -385,7 +330,7 @@ class HeldStore:
         """Where rows do not become fewer, large segments may as well stay apart."""
         return self._layout.merge is not None or rows <= self._sizes.segment
 
-    def _written(self, rows: pl.DataFrame) -> _Segment:
+    def _written(self, rows: pl.DataFrame) -> Segment:
         rows, flag = rows.sort(self._time), self._layout.flag
         if flag is None:
             return self._mapped(self._runs.write(encoded(rows)), 0)
@@ -394,7 +339,7 @@ class HeldStore:
             written.marks = rows[flag].to_numpy().copy()
         return written
 
-    def _noted(self, segment: _Segment) -> HeldSegment:
+    def _noted(self, segment: Segment) -> HeldSegment:
         """A segment with its marks on disk."""
         run = KeyedRun(segment.file, segment.start, segment.file.rows)
         if segment.marks is None:
@@ -403,6 +348,6 @@ class HeldStore:
             segment.marked = self._runs.write(pl.DataFrame({"mark": segment.marks}, schema=_MARKS))
         return HeldSegment(run, KeyedRun(segment.marked, 0, segment.marked.rows))
 
-    def _mapped(self, file: RunFile, start: int) -> _Segment:
+    def _mapped(self, file: RunFile, start: int) -> Segment:
         rows = mapped_rows(file.path, self._stored)
-        return _Segment(file, rows, self._times(rows).to_numpy(), start)
+        return Segment(file, rows, self._times(rows).to_numpy(), start)

@@ -10,12 +10,14 @@ from typing import Any
 import polars as pl
 import pytest
 
-from headrace.kernel.protocols import MAIN, OperatorInstance, OperatorState, StatefulOperator
+from headrace.kernel.held import HeldLayout
+from headrace.kernel.protocols import MAIN, OperatorInstance, OperatorState, ShowsState, StatefulOperator
 from headrace.runtime.exchange import Workers, open_operator
 from headrace.state.backend import StateBackend, StateOptions
 from headrace.state.checkpoint import CheckpointStore
+from headrace.state.keyed import Sizes
 from headrace.state.records import Checkpoint, SavedOperator
-from headrace.testing import memory_store
+from headrace.testing import memory_store, operator_context
 from operators.custom_step import CustomStep
 from operators.dedup import Dedup
 from operators.interval_join import IntervalJoin
@@ -157,3 +159,25 @@ def played(instance: OperatorInstance, last: pl.DataFrame) -> pl.DataFrame:
     emissions = [instance.process(last), instance.advance(SPAN // 2), instance.advance(SPAN), instance.drain()]
     out = pl.concat([emission[MAIN] for emission in emissions if MAIN in emission])
     return out.sort(out.columns)
+
+
+@pytest.mark.parametrize("name", ["tumbling", "hopping", "cumulating", "session", "top"])
+def test_sta_rows_that_lie_in_several_files_are_read_as_one(name: str) -> None:
+    operator, partials = INPUTS[name]
+    first = partials(rows_of(0, 40, 0))
+    sizes = Sizes(small=2, fan=9, segment=99, whole=2)
+    instance = operator.open(first.schema, operator_context(options=StateOptions(sizes=sizes)))
+    for _ in range(2):
+        instance.process(first)
+        state = instance.snapshot()
+    ((table, kept),) = state.held.items()
+    layout = HeldLayout(table, kept.schema, kept.key, kept.time, kept.version)
+    frames = operator_context(state, options=StateOptions(sizes=sizes)).held(layout).frames()
+    assert sum(frame.height for frame in frames) == 80
+    assert isinstance(operator, ShowsState)
+    shown = operator.shown(table, pl.concat(frames).lazy()).collect()
+    if name == "top":
+        assert sorted(shown["k"]) == sorted([*range(40)] * 2)
+    else:
+        assert shown.sort("k")["k"].to_list() == [*range(40)]
+        assert set(shown["n"]) == {2}
