@@ -23,10 +23,12 @@ class Pushdown:
             columns, so that rows can still be counted.
         predicate: Rows for which this is not true reach no output; None when every row is needed. The pipeline still
             filters for itself: this is only what the source may leave out.
+        uses: The predicate of each use of the source; empty when some use needs every row.
     """
 
     columns: tuple[str, ...]
     predicate: pl.Expr | None
+    uses: tuple[pl.Expr, ...] = ()
 
 
 def probe(pipeline: Pipeline, schema: pl.Schema) -> Pushdown:
@@ -50,7 +52,7 @@ def probe(pipeline: Pipeline, schema: pl.Schema) -> Pushdown:
     columns = tuple(name for name in schema if name in wanted) or tuple(schema)[:1]
     predicates = [predicate for _, predicate in uses if predicate is not None]
     every_row = not predicates or len(predicates) < len(uses)
-    return Pushdown(columns, None if every_row else reduce(or_, predicates))
+    return Pushdown(columns, None, ()) if every_row else Pushdown(columns, reduce(or_, predicates), tuple(predicates))
 
 
 _Use = tuple[list[str] | None, pl.Expr | None]

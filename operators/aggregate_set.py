@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import polars as pl
 
@@ -34,6 +34,11 @@ def read_aggregates(
     if twice:
         raise SpecError(f"{where} gives out {', '.join(map(repr, twice))} twice", hint="rename an aggregate or a key")
     return {name: aggregate(text, f"{where}, {name!r}") for name, text in written.items()}
+
+
+def wanted_of(written: Mapping[str, str | Aggregate], wanted: Collection[str]) -> Mapping[str, str | Aggregate]:
+    """The aggregates that are wanted; the first one if none is, for an operator has at least one."""
+    return {name: one for name, one in written.items() if name in wanted} or dict([next(iter(written.items()))])
 
 
 def state_of(wanted: Mapping[str, Aggregate]) -> str:

@@ -14,8 +14,8 @@ Which versions in between are given out depends on batches; the final table does
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import polars as pl
@@ -25,6 +25,7 @@ from headrace.kernel.errors import DataError
 from headrace.kernel.keyed import KeyedLayout, KeyedState
 from headrace.kernel.protocols import MAIN, Determinism, Emission, OperatorContext, OperatorState
 from operators.errors import column_not_found
+from operators.passage import Narrowed, Passage, by_key
 from operators.untimed import UntimedInstance, UntimedOperator
 
 VERSION: Final = 1
@@ -90,6 +91,14 @@ class ChangelogNormalize(UntimedOperator):
                 pl.col(_ORDER).max(),
             )
         )
+
+    def passages(self, rows: pl.Schema) -> Sequence[Passage]:
+        """See :class:`operators.passage.PassesPredicates`: versions of different keys never meet."""
+        return by_key(self.key, rows)
+
+    def narrowed(self, wanted: Collection[str], rows: pl.Schema) -> Narrowed:  # noqa: ARG002 - the protocol's signature
+        """See :class:`operators.passage.NarrowsColumns`: versions are held without what nobody needs."""
+        return Narrowed(replace(self, columns=[name for name in self.columns if name in {*self.key, *wanted}]))
 
     def output_schema(self, schema: pl.Schema) -> pl.Schema:
         """See :class:`headrace.kernel.protocols.StatefulOperator`."""

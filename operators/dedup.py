@@ -14,7 +14,7 @@ What is kept is a function of the rows that are not late. Null keys are keys lik
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -29,6 +29,7 @@ from operators import partials
 from operators.aggregate_set import check_keys
 from operators.dedup_instance import COUNT, FIRST, LAST, ROW, DedupInstance, DedupLayout
 from operators.errors import column_not_found
+from operators.passage import Narrowed, Passage, by_key, reading
 from operators.plan_cache import plan_for
 from operators.row_order import ORDER, total_order
 
@@ -130,6 +131,14 @@ class Dedup:
             )
             .drop(_BUCKET)
         )
+
+    def passages(self, rows: pl.Schema) -> Sequence[Passage]:
+        """See :class:`operators.passage.PassesPredicates`: rows of different keys never meet."""
+        return by_key(self.by, rows)
+
+    def narrowed(self, wanted: Collection[str], rows: pl.Schema) -> Narrowed:
+        """See :class:`operators.passage.NarrowsColumns`: rows are held without what nobody needs."""
+        return Narrowed(self, reading([*wanted, *self.by, self.event_time], rows))
 
     def late(self, rows: pl.LazyFrame) -> pl.LazyFrame:
         """Late rows and rows without event time, with all their columns.

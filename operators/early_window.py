@@ -13,7 +13,7 @@ that windows behind it see them in time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -23,6 +23,7 @@ from headrace.kernel import columns
 from headrace.kernel.errors import SpecError
 from headrace.kernel.protocols import MAIN, Determinism, Emission, OperatorContext, OperatorState
 from operators.determinism import weakest
+from operators.passage import Narrowed, Passage
 from operators.restored import fitting
 from operators.windowed import WINDOW_END, WINDOW_START, OpenWindows, WindowOperator
 
@@ -80,6 +81,14 @@ class EarlyWindow:
     def partial(self, rows: pl.LazyFrame) -> pl.LazyFrame:
         """See :meth:`operators.windowed.WindowOperator.partial`."""
         return self.window.partial(rows)
+
+    def passages(self, rows: pl.Schema) -> Sequence[Passage]:
+        """The window's."""
+        return self.window.passages(rows)
+
+    def narrowed(self, wanted: Collection[str], rows: pl.Schema) -> Narrowed:  # noqa: ARG002 - the protocol's signature
+        """See :meth:`operators.windowed.WindowOperator.narrowed`."""
+        return Narrowed(replace(self, window=self.window.computing(wanted)))
 
     def late(self, rows: pl.LazyFrame) -> pl.LazyFrame:
         """See :meth:`operators.windowed.WindowOperator.late`."""

@@ -10,8 +10,8 @@ prefix where one is given. Null keys never match.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal, TypeAlias
 
 import polars as pl
@@ -24,6 +24,7 @@ from operators import event_time as times
 from operators.errors import column_not_found, planning
 from operators.expressions import Expression, RowExpression, row_expression
 from operators.partials import one_zero
+from operators.passage import Passage, is_exact
 
 How: TypeAlias = Literal["inner", "left", "right", "full", "semi", "anti"]
 Side: TypeAlias = Literal["left", "right"]
@@ -146,6 +147,47 @@ class JoinSides:
     def timed(self) -> bool:
         """Whether rows are tagged with their event time."""
         return self.left.time is not None
+
+    def passages(self) -> Sequence[Passage]:
+        """See :class:`operators.passage.PassesPredicates`.
+
+        * A predicate on a side's columns passes into that side, unless its rows are also what others are kept without.
+        * Keys are equal where rows match, so a predicate on the key of a side that passes into it holds for the other
+          side's key, too: what fails it there matches only rows that are given out in no case.
+        * Of a full join only predicates on keys that are given out once pass, into both sides.
+        """
+        into: dict[Side, dict[str, str]] = {"left": {}, "right": {}}
+        passing: dict[Side, set[How]] = {"left": {"left", "inner", "semi", "anti"}, "right": {"right", "inner"}}
+        for side, kinds in passing.items():
+            if self.how in kinds:
+                into[side] |= {out: name for name, out in self.names[side].items() if name not in self.shared}
+        for a, b in zip(self.left.on, self.right.on, strict=True):
+            if not is_exact(self.left.schema[a]):
+                continue
+            if self.how != "right" and (a == b or self.how != "full"):
+                into["left"][self.names["left"][a]] = a
+                into["right"][self.names["left"][a]] = b
+            if self.how in {"inner", "right"}:
+                into["left"][self.names["right"][b]] = a
+                into["right"][self.names["right"][b]] = b
+        return [Passage(names, side) for side, names in into.items()]
+
+    def narrowed(self, wanted: Collection[str], held: Collection[str] = ()) -> JoinSides:
+        """The sides without columns that nobody needs; keys that are given out once stay.
+
+        Args:
+            wanted: Columns of the output.
+            held: Columns of the right side that the operator needs itself, by their own names.
+        """
+        used = set() if self.condition is None else set(self.condition.expr.meta.root_names())
+        kept = {*wanted, *used, *self.shared}
+        names: dict[Side, Mapping[str, str]] = {
+            "left": {name: out for name, out in self.names["left"].items() if out in kept},
+            "right": {name: out for name, out in self.names["right"].items() if out in kept or name in held},
+        }
+        sides = replace(self)
+        object.__setattr__(sides, "names", names)
+        return sides
 
     def keeps(self, side: Side) -> bool:
         """Whether rows of a side without a match are given out."""

@@ -13,8 +13,8 @@ Which results in between are given out depends on batches; the final table does 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import polars as pl
@@ -25,11 +25,12 @@ from headrace.kernel.merged import engine_for
 from headrace.kernel.protocols import MAIN, Determinism, Emission, OperatorContext, OperatorState
 from operators import event_time as times
 from operators import partials
-from operators.aggregate_set import build_all, check_keys, read_aggregates, state_of
+from operators.aggregate_set import build_all, check_keys, read_aggregates, state_of, wanted_of
 from operators.aggregates import Aggregate
 from operators.determinism import weakest
 from operators.errors import computing
 from operators.partials import ROWS
+from operators.passage import Narrowed, Passage, by_key
 from operators.row_order import order
 from operators.untimed import UntimedInstance, UntimedOperator
 from operators.weighted import of_values, value_columns, weighted
@@ -107,6 +108,14 @@ class KeyedAggregate(UntimedOperator):
         made, values = build.build.rows, build.values
         # Not select: over literals alone it would lose the number of rows.
         return rows.with_columns(**keys, **made, **values).group_by(*keys, *values).agg(**build.build.state)
+
+    def passages(self, rows: pl.Schema) -> Sequence[Passage]:
+        """See :class:`operators.passage.PassesPredicates`: rows of different keys never meet."""
+        return by_key(self.by, rows)
+
+    def narrowed(self, wanted: Collection[str], rows: pl.Schema) -> Narrowed:  # noqa: ARG002 - the protocol's signature
+        """See :class:`operators.passage.NarrowsColumns`: without the aggregates that nobody needs, but one."""
+        return Narrowed(replace(self, aggregates=wanted_of(self.aggregates, wanted)))
 
     def _order(self, schema: pl.Schema) -> Sequence[pl.Expr]:
         if self.event_time is None or self.event_time not in schema:

@@ -7,7 +7,7 @@ gives out at once what has ended meanwhile. Nothing is ever late.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -25,6 +25,7 @@ from headrace.kernel.protocols import (
 )
 from operators.errors import computing
 from operators.partials import one_zero
+from operators.passage import Narrowed, Passage
 from operators.windowed import WindowOperator
 
 PROCESSING_TIME: Final = "_processing_time"
@@ -73,6 +74,15 @@ class ProcessingTimeWindow:
         schema = rows.collect_schema()
         keys = [one_zero(pl.col(name), schema[name]).alias(name) for name in self.window.by if name in schema]
         return rows.drop(columns.ROW_WATERMARK, strict=False).with_columns(keys)
+
+    def passages(self, rows: pl.Schema) -> Sequence[Passage]:
+        """The window's."""
+        return self.window.passages(rows)
+
+    def narrowed(self, wanted: Collection[str], rows: pl.Schema) -> Narrowed:
+        """See :class:`operators.passage.NarrowsColumns`."""
+        window = self.window.computing(wanted)
+        return Narrowed(replace(self, window=window), window.reads(rows))
 
     def late(self, rows: pl.LazyFrame) -> pl.LazyFrame:
         """See :class:`headrace.kernel.protocols.StatefulOperator`: no row."""

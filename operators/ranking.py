@@ -60,6 +60,11 @@ class Ranking:
         """The key's columns as :meth:`columns` names them."""
         return [f"{_KEY}{index}" for index in range(len(self.by))]
 
+    @property
+    def reads(self) -> list[str]:
+        """The columns that it needs of rows, whatever else they hold."""
+        return [*self.by, *(name for name, _ in self.order_by)]
+
     def check(self, schema: pl.Schema) -> None:
         """Check a definition against the columns of rows.
 

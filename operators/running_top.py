@@ -14,7 +14,7 @@ Which rows in between are given out depends on batches; the final table does not
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -26,6 +26,7 @@ from headrace.kernel.protocols import MAIN, Determinism, Emission, OperatorConte
 from operators import event_time as times
 from operators.errors import computing
 from operators.partials import ROWS
+from operators.passage import Narrowed, Passage, by_key, reading
 from operators.ranking import ROW, Ranking, places_of
 from operators.untimed import UntimedInstance, UntimedOperator
 
@@ -107,6 +108,15 @@ class RunningTop(UntimedOperator):
             return _once(rows.select(*made, columns.WEIGHT), self.keys, columns.WEIGHT)
         promising = self._promising(rows.select(*made, pl.lit(1, pl.Int64).alias(ROWS)))
         return _once(self._first(promising), self.keys, ROWS)
+
+    def passages(self, rows: pl.Schema) -> Sequence[Passage]:
+        """See :class:`operators.passage.PassesPredicates`: rows of different keys never meet."""
+        return by_key(self.by, rows)
+
+    def narrowed(self, wanted: Collection[str], rows: pl.Schema) -> Narrowed:
+        """See :class:`operators.passage.NarrowsColumns`: rows are held without what nobody needs."""
+        time = [] if self.event_time is None else [self.event_time]
+        return Narrowed(self, reading([*wanted, *self._ranking.reads, *time], rows))
 
     def output_schema(self, schema: pl.Schema) -> pl.Schema:
         """See :class:`headrace.kernel.protocols.StatefulOperator`."""

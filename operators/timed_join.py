@@ -8,7 +8,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import Any
 
 import polars as pl
 
@@ -17,6 +19,7 @@ from headrace.kernel.durations import format_duration_us
 from headrace.kernel.errors import SpecError
 from headrace.kernel.protocols import LATE, MAIN, Determinism
 from operators.join_sides import TIME, JoinSides
+from operators.passage import Narrowed, Passage
 
 
 class TimedJoin:
@@ -65,6 +68,11 @@ class TimedJoin:
         return f", allowed lateness {format_duration_us(late)}" if late else ""
 
     @property
+    def held(self) -> Sequence[str]:
+        """Columns of the right side that the join needs for itself, by their own names."""
+        return ()
+
+    @property
     def key_columns(self) -> Sequence[str]:
         """See :class:`headrace.kernel.protocols.StatefulOperator`."""
         return self.sides.keys
@@ -74,6 +82,18 @@ class TimedJoin:
         late = self._late(rows)
         kept = rows if late is None else rows.filter(~late)
         return self.sides.without_null_keys(kept).drop(columns.ROW_WATERMARK, strict=False)
+
+    def passages(self, rows: pl.Schema) -> Sequence[Passage]:  # noqa: ARG002 - the protocol's signature
+        """See :meth:`operators.join_sides.JoinSides.passages`."""
+        return self.sides.passages()
+
+    def narrowed(self, wanted: Collection[str], rows: pl.Schema) -> Narrowed:
+        """See :class:`operators.passage.NarrowsColumns`: rows are held without what nobody needs."""
+        sides = self.sides.narrowed(wanted, self.held)
+        left_out = {*self.sides.own("left"), *self.sides.own("right")} - {*sides.own("left"), *sides.own("right")}
+        # Subclasses are frozen dataclasses and whole operators, which this class cannot say.
+        operator: Any = replace(self, sides=sides)  # type: ignore[type-var]
+        return Narrowed(operator, [name for name in rows if name not in left_out])
 
     def late(self, rows: pl.LazyFrame) -> pl.LazyFrame:
         """Late rows and rows without event time."""

@@ -8,7 +8,7 @@ rows of a window are given out together, when it closes; lateness is that of win
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +21,7 @@ from headrace.kernel.protocols import LATE, MAIN, Determinism, OperatorContext
 from operators import event_time as times
 from operators import partials
 from operators.errors import column_not_found
+from operators.passage import Narrowed, Passage, by_key, reading
 from operators.plan_cache import plan_for
 from operators.ranking import Ranking
 from operators.slices import Slices
@@ -108,6 +109,16 @@ class TopN:
         if plan.late is not None:
             rows = rows.filter(~plan.late.fill_null(value=False))
         return self._first(rows.select(plan.rows))
+
+    def passages(self, rows: pl.Schema) -> Sequence[Passage]:
+        """See :class:`operators.passage.PassesPredicates`: rows of different keys, or windows, never meet."""
+        time = rows[self.event_time]
+        windowed = self.size_us is None and isinstance(time, pl.Datetime) and time.time_unit == "us"
+        return by_key([*self.by, *([self.event_time] if windowed else [])], rows)
+
+    def narrowed(self, wanted: Collection[str], rows: pl.Schema) -> Narrowed:
+        """See :class:`operators.passage.NarrowsColumns`: rows are held without what nobody needs."""
+        return Narrowed(self, reading([*wanted, *self._ranking.reads, self.event_time], rows))
 
     def late(self, rows: pl.LazyFrame) -> pl.LazyFrame:
         """Late rows and rows without event time, with all their columns.

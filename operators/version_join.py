@@ -12,8 +12,8 @@ that of their record (``_kafka_timestamp``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import polars as pl
@@ -27,6 +27,7 @@ from headrace.kernel.protocols import MAIN, Emission, OperatorContext, OperatorS
 from operators.aggregate_set import check_keys
 from operators.closed_time import ClosedTime
 from operators.join_sides import SIDE, TIME, JoinSides
+from operators.passage import Passage
 from operators.timed_join import TimedJoin
 
 VERSION: Final = 2
@@ -89,6 +90,20 @@ class VersionJoin(TimedJoin):
         """What the state depends on, as text that people can compare; types are checked when the state is opened."""
         within = "" if self.within_us is None else f" within {format_duration_us(self.within_us)}"
         return f"temporal join, {self.sides.describe()}, {self.direction}{within}{self.lateness}"
+
+    @property
+    def held(self) -> Sequence[str]:
+        """See :class:`operators.timed_join.TimedJoin`: what says which version holds, and whether one ends."""
+        return (columns.PARTITION, columns.OFFSET, columns.DELETED)
+
+    def passages(self, rows: pl.Schema) -> Sequence[Passage]:  # noqa: ARG002 - the protocol's signature
+        """See :class:`operators.passage.PassesPredicates`: of versions, only those on the key.
+
+        A version that fails another predicate still ends the one before it.
+        """
+        left, right = self.sides.passages()
+        keys = {out: name for out, name in right.names.items() if name in self.sides.right.on}
+        return [left, *([replace(right, names=keys)] if keys else [])]
 
     @property
     def ahead_us(self) -> int:

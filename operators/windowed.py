@@ -17,9 +17,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, Protocol
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Final, Protocol, Self
 
 import polars as pl
 
@@ -30,10 +30,11 @@ from headrace.kernel.held import Merge
 from headrace.kernel.protocols import LATE, MAIN, Determinism, OperatorContext, OperatorInstance
 from operators import event_time as times
 from operators import partials
-from operators.aggregate_set import build_all, check_keys, read_aggregates, state_of
+from operators.aggregate_set import build_all, check_keys, read_aggregates, state_of, wanted_of
 from operators.aggregates import Aggregate
 from operators.determinism import weakest
 from operators.errors import column_not_found
+from operators.passage import Narrowed, Passage, by_key, reading
 from operators.plan_cache import plan_for
 from operators.row_order import order
 from operators.weighted import of_values, value_columns, weighted
@@ -198,6 +199,26 @@ class WindowOperator(ABC):
             rows = rows.filter(plan.late.not_())
         grouped = rows.select(plan.rows).group_by(plan.keys).agg(plan.state)
         return grouped.drop(plan.drop) if plan.drop else grouped
+
+    def passages(self, rows: pl.Schema) -> Sequence[Passage]:
+        """See :class:`operators.passage.PassesPredicates`: rows of different keys never meet."""
+        return by_key(self.by, rows)
+
+    def narrowed(self, wanted: Collection[str], rows: pl.Schema) -> Narrowed:  # noqa: ARG002 - the protocol's signature
+        """See :class:`operators.passage.NarrowsColumns`: without the aggregates that nobody needs, but one."""
+        return Narrowed(self.computing(wanted))
+
+    def reads(self, rows: pl.Schema) -> Sequence[str] | None:
+        """The columns of rows that partials are made of; None: they cannot be told apart."""
+        leaves = [leaf for name, one in self._wanted.items() for _, leaf in one.leaves(name)]
+        given = [row.expr for leaf in leaves for row in (leaf.argument, leaf.by) if row]
+        names = {name for expr in given for name in expr.meta.root_names()}
+        return reading({*names, *self.by, self.event_time}, rows) if names <= {*rows} else None
+
+    def computing(self, wanted: Collection[str]) -> Self:
+        """The same windows with the aggregates that are wanted, or one if none is."""
+        # Subclasses are frozen dataclasses, which this class cannot say.
+        return replace(self, aggregates=wanted_of(self.aggregates, wanted))  # type: ignore[type-var]
 
     def late(self, rows: pl.LazyFrame) -> pl.LazyFrame:
         """Late rows and rows without event time, with all their columns.

@@ -43,6 +43,7 @@ from headrace.kernel.errors import InternalError, SpecError
 from headrace.kernel.protocols import ERRORS, LATE, MAIN, Json, LookupTable, StatefulOperator, Transform
 from headrace.runtime.graph import Graph, Node, SinkNode, SourceNode, StatefulNode, Stream, TransformNode
 from headrace.runtime.job import CheckpointPolicy
+from headrace.runtime.optimiser import optimised
 from headrace.state.backend import DEFAULT_MEMORY, StateOptions
 from hybrid_source.refreshed_table import RefreshedTable, as_before
 from operators.changelog import ChangelogNormalize
@@ -61,6 +62,7 @@ class CompiledJob:
         nodes: The resolved graph of the spec.
         sources: By name.
         lookups: The tables of lookups, by name.
+        optimise: Push predicates and columns below operators with state; for tests of just that it can be off.
     """
 
     spec: JobSpec
@@ -69,6 +71,7 @@ class CompiledJob:
     nodes: JobGraph
     sources: Mapping[str, JobSource]
     lookups: Mapping[str, LookupTable]
+    optimise: bool = True
 
     @property
     def uid(self) -> str:
@@ -107,10 +110,15 @@ class CompiledJob:
 
     def graph(self, pins: Mapping[str, Json]) -> Graph:
         """See :meth:`headrace.runtime.job.Program.graph`."""
-        return self._build({name: self._rows(name, table, pins) for name, table in self.lookups.items()})
+        graph = self._build({name: self._rows(name, table, pins) for name, table in self.lookups.items()})
+        return optimised(graph) if self.optimise else graph
 
     def sketch(self) -> Graph:
-        """The graph over empty static tables: for checks and plans."""
+        """The graph over empty static tables: for plans."""
+        return optimised(self.written()) if self.optimise else self.written()
+
+    def written(self) -> Graph:
+        """The graph as it stands in the spec, over empty static tables: for checks."""
         return self._build({name: self._no_rows(name, table) for name, table in self.lookups.items()})
 
     def _rows(self, name: str, table: LookupTable, pins: Mapping[str, Json]) -> TableRows:
@@ -258,7 +266,7 @@ def check_columns(job: CompiledJob) -> None:
     Raises:
         SpecError: A step names a column that is not there, or does not fit its type; with file and line.
     """
-    graph = job.sketch()
+    graph = job.written()
     schemas = {Stream(name): source.schema for name, source in job.sources.items()}
     for stateful in graph.stateful():
         if isinstance(stateful.operator, ChangelogNormalize):

@@ -16,7 +16,8 @@ class GraphNode:
         role: What it is. ``state`` is a step that holds state.
         kind: Which kind of source, step or sink.
         determinism: What a step promises.
-        reads: Of a source, what is pushed down into its history and its tail: columns, and the predicate on rows.
+        reads: What is pushed down into a source's history and its tail, or below a step with state: columns (of a step
+            only where it has others that nobody needs), and the predicates on rows.
         key: Of a step with state, by what it is dealt out to instances; none: there is one.
         instances: How many instances there are of a step with state.
     """

@@ -192,7 +192,7 @@ def _operators(job: CompiledJob, graph: Graph) -> Sequence[OperatorPlan]:
                     kinds.get(node.id, "changelog"),
                     inputs.get(node.id, str(node.input)),
                     operator.determinism,
-                    operator.fingerprint,
+                    node.fingerprint,
                 )
             )
     return out

@@ -45,7 +45,9 @@ def _node(job: CompiledJob, node: Node, kinds: Mapping[str, str], pushed: Mappin
             key = _key(node.operator)
             kind = kinds.get(node.id, "changelog")
             instances = job.spec.parallelism if key else 1
-            return GraphNode(node.id, "state", kind, node.operator.determinism.value, (), key, instances)
+            held = [] if node.columns is None else [f"columns {', '.join(node.columns)}"]
+            reads = [*held, *(f"rows {condition}" for condition in node.conditions)]
+            return GraphNode(node.id, "state", kind, node.operator.determinism.value, reads, key, instances)
         case SinkNode():
             return GraphNode(node.id, "sink", kinds[node.id])
 

@@ -129,9 +129,7 @@ class CheckpointState:
     def _shows(self, table: StateTable) -> ShowsState | None:
         """The operator as the job has it now, if it can still say what the state means."""
         operators: dict[str, object] = {
-            node.id: node.operator
-            for node in self._job.sketch().stateful()
-            if node.operator.fingerprint == table.definition
+            node.id: node.operator for node in self._job.sketch().stateful() if node.fingerprint == table.definition
         }
         operator = operators.get(table.operator)
         return operator if isinstance(operator, ShowsState) else None

@@ -347,7 +347,7 @@ class Attempt:
     def _save(self, *, prepared: Mapping[str, PreCommit], finished: bool, epoch: EpochId | None = None) -> None:
         found = self._flow.snapshot()
         states = {
-            node.id: SavedOperator(node.operator.fingerprint, self._graph.inputs(node), found[node.id])
+            node.id: SavedOperator(node.fingerprint, self._graph.inputs(node), found[node.id])
             for node in self._graph.stateful()
         }
         number = epoch.epoch if epoch else 0

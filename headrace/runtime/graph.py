@@ -53,11 +53,30 @@ class TransformNode:
 
 @dataclass(frozen=True, slots=True)
 class StatefulNode:
-    """One stateful operator; ports as the operator names them."""
+    """One stateful operator; ports as the operator names them.
+
+    Attributes:
+        id: Stable id.
+        input: What it reads.
+        operator: The operator.
+        conditions: Predicates that stand behind it and are tested before it (:mod:`headrace.runtime.optimiser`).
+        columns: The columns that it gives out, where it has others that nobody behind it needs; None: all.
+    """
 
     id: str
     input: Stream
     operator: StatefulOperator
+    conditions: Sequence[str] = ()
+    columns: Sequence[str] | None = None
+
+    @property
+    def fingerprint(self) -> str:
+        """What its state depends on: the operator's definition, and of which rows it holds something.
+
+        Which columns it holds is checked when the state is opened.
+        """
+        rows = f", of rows where {' and '.join(self.conditions)}" if self.conditions else ""
+        return f"{self.operator.fingerprint}{rows}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +239,7 @@ class Graph:
 
     def fingerprint(self) -> str:
         """A digest of the stateful part: ids, definitions and what feeds them. Stateless changes keep it."""
-        parts = [[node.id, node.operator.fingerprint, self.inputs(node)] for node in self.stateful()]
+        parts = [[node.id, node.fingerprint, self.inputs(node)] for node in self.stateful()]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 

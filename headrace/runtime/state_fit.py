@@ -31,8 +31,8 @@ def refuse_changed(record: Checkpoint, graph: Graph) -> None:
     differences += [f"{name}: new" for name in sorted(now.keys() - record.operators.keys() - {*record.dropped})]
     for name in sorted(record.operators.keys() & now.keys()):
         then, node = record.operators[name], now[name]
-        if then.fingerprint != node.operator.fingerprint:
-            differences.append(f"{name}: changed from {then.fingerprint!r} to {node.operator.fingerprint!r}")
+        if then.fingerprint != node.fingerprint:
+            differences.append(f"{name}: changed from {then.fingerprint!r} to {node.fingerprint!r}")
         if tuple(then.inputs) != graph.inputs(node):
             was, feeds = ", ".join(then.inputs), ", ".join(graph.inputs(node))
             differences.append(f"{name}: fed by {feeds} instead of {was}")
