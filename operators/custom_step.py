@@ -124,9 +124,7 @@ class CustomStep:
             SpecError: The rows lack a column (``COLUMN_NOT_FOUND``) or have types that do not fit.
         """
         plan = self._plan(rows.collect_schema())
-        if plan.timeless is None:
-            return rows.clear()
-        return rows.filter(plan.timeless if plan.late is None else plan.late.fill_null(value=False) | plan.timeless)
+        return rows.clear() if plan.timeless is None else times.left_out(rows, plan.late, plan.timeless)
 
     def leaves_out(self, partials: pl.DataFrame) -> bool:
         """See :class:`headrace.kernel.protocols.StatefulOperator`: rows without event time have no place in order."""

@@ -51,3 +51,14 @@ def microseconds(column: str, dtype: pl.DataType, where: str) -> pl.Expr:
             return physical * 1000
         case _:
             return physical
+
+
+def left_out(rows: pl.LazyFrame, late: pl.Expr | None, timeless: pl.Expr) -> pl.LazyFrame:
+    """The rows that an operator leaves out.
+
+    Args:
+        rows: Rows.
+        late: Whether one is late; null: it is not. None: none is.
+        timeless: Whether it has no event time.
+    """
+    return rows.filter(timeless if late is None else late.fill_null(value=False) | timeless)

@@ -141,8 +141,7 @@ class Over:
             SpecError: The rows lack a column (``COLUMN_NOT_FOUND``) or have types that do not fit.
         """
         plan = self._plan(rows.collect_schema())
-        timeless = plan.time.is_null()
-        return rows.filter(timeless if plan.late is None else plan.late.fill_null(value=False) | timeless)
+        return times.left_out(rows, plan.late, plan.time.is_null())
 
     def leaves_out(self, partials: pl.DataFrame) -> bool:
         """See :class:`headrace.kernel.protocols.StatefulOperator`: rows without event time are in no frame."""

@@ -127,7 +127,7 @@ class TopN:
             SpecError: The rows lack a column (``COLUMN_NOT_FOUND``) or have types that do not fit.
         """
         plan = self._plan(rows.collect_schema())
-        return rows.filter(plan.timeless if plan.late is None else plan.late.fill_null(value=False) | plan.timeless)
+        return times.left_out(rows, plan.late, plan.timeless)
 
     def leaves_out(self, partials: pl.DataFrame) -> bool:
         """See :class:`headrace.kernel.protocols.StatefulOperator`: rows without event time have no window."""

@@ -227,7 +227,7 @@ class WindowOperator(ABC):
             SpecError: The rows lack a column (``COLUMN_NOT_FOUND``) or have types that do not fit.
         """
         plan = self._plan(rows.collect_schema())
-        return rows.filter(plan.timeless if plan.late is None else plan.late | plan.timeless)
+        return times.left_out(rows, plan.late, plan.timeless)
 
     def leaves_out(self, partials: pl.DataFrame) -> bool:
         """See :class:`headrace.kernel.protocols.StatefulOperator`: rows without event time have no window."""
