@@ -162,7 +162,8 @@ class IntervalJoinInstance:
 
     def _noted(self, rows: pl.DataFrame, places: pl.Series) -> pl.DataFrame:
         """Rows of which those at some places have found their match."""
-        matched = pl.int_range(rows.height, eager=True).is_in(places.implode())
+        matched = pl.repeat(value=False, n=rows.height, dtype=pl.Boolean(), eager=True)
+        matched = matched.scatter(places, pl.repeat(value=True, n=places.len(), dtype=pl.Boolean(), eager=True))
         return rows.filter(~matched) if self._sides.half else rows.with_columns(matched.alias(MATCHED))
 
     def _reachable(self, side: Side, fresh: pl.DataFrame) -> pl.Expr:
