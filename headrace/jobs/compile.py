@@ -152,7 +152,8 @@ class CompiledJob:
                     nodes.append(StatefulNode(node.id, rows, operator))
                     continue
                 revised = self.nodes.is_revised(node.input)
-                built = build_step(node, self._event_time(node.input), tables, revised=revised)
+                changelog = self.nodes.is_changelog(node.input)
+                built = build_step(node, self._event_time(node.input), tables, changes=changelog, revised=revised)
             nodes.append(_node(node, rows, built))
         for sink in self.nodes.sinks:
             covers = self.nodes.source_of(sink.input) if self._is_one_to_one(sink) else None

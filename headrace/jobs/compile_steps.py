@@ -51,6 +51,7 @@ from operators.processing_window import PROCESSING_TIME, ProcessingTimeWindow
 from operators.refreshed_lookup import RefreshedLookup
 from operators.running_top import RunningTop
 from operators.session import SessionWindow
+from operators.settled import Settled
 from operators.stateless import Drop, Filter, Select, WithColumns
 from operators.top import TopN
 from operators.window import CumulatingWindow, HoppingWindow, TumblingWindow
@@ -61,7 +62,7 @@ TableRows: TypeAlias = pl.DataFrame | RefreshedTable
 
 
 def build_step(
-    node: StepNode, event_time: str | None, tables: Mapping[str, TableRows], *, revised: bool
+    node: StepNode, event_time: str | None, tables: Mapping[str, TableRows], *, changes: bool, revised: bool
 ) -> Transform | StatefulOperator:
     """The operator of a step: stateful for windows and aggregates, a transform for everything else.
 
@@ -69,7 +70,8 @@ def build_step(
         node: The step, resolved.
         event_time: Event-time column of the rows that it reads.
         tables: The tables of lookups by name.
-        revised: These rows are a changelog that takes rows back whose time may have passed.
+        changes: These rows are a changelog.
+        revised: One that takes rows back whose time may have passed.
     """
     step = node.step
     if isinstance(step, AggregateStep):
@@ -81,7 +83,8 @@ def build_step(
         raise InternalError(f"{node.kind} {node.id!r} is built by the compiler, which knows schemas and configuration")
     if not isinstance(step, TimedStep):
         return _transform(node.id, step, event_time, tables)
-    return _timed(node.id, step, event_time, revised=revised)
+    built = _timed(node.id, step, event_time, revised=revised)
+    return _settled(built, step, event_time, revised=revised) if changes else built
 
 
 def _timed(node_id: str, step: TimedStep, event_time: str | None, *, revised: bool) -> StatefulOperator:
@@ -100,6 +103,25 @@ def _timed(node_id: str, step: TimedStep, event_time: str | None, *, revised: bo
         return TopN(node_id, event_time, top.n, top.order, top.by, top.tumbling, top.rank, top.allowed_lateness)
     window = _window(node_id, step, event_time, revised=revised)
     return window if step.window.early is None else EarlyWindow(window, step.window.early.every)
+
+
+def _settled(built: StatefulOperator, step: TimedStep, event_time: str | None, *, revised: bool) -> StatefulOperator:
+    """An operator over a changelog: one that gives rows out once waits until what it reads has settled."""
+    size = 1
+    match step:
+        case DedupStep():
+            by, lateness = step.dedup.by, step.dedup.allowed_lateness
+        case OverStep():
+            by, lateness = step.over.by, step.over.allowed_lateness
+        case TopStep():
+            by, lateness, size = step.top.by, step.top.allowed_lateness, step.top.tumbling or 1
+        case WindowStep() if isinstance(step.window, SessionSpec):
+            by, lateness = step.window.by, step.window.allowed_lateness
+        case _:
+            return built
+    if event_time is None:
+        raise InternalError(f"step {built.id!r} without event time passed the spec's checks")
+    return Settled(built, event_time, by, lateness, size, revised)
 
 
 def _transform(node_id: str, step: StatelessStep, event_time: str | None, tables: Mapping[str, TableRows]) -> Transform:

@@ -11,12 +11,15 @@ from headrace.jobs.names import suggest
 from headrace.jobs.spec import AnySink, IcebergSink, JobSpec
 from headrace.jobs.spec_custom import CustomStep
 from headrace.jobs.spec_joins import JoinSpec, JoinStep
+from headrace.jobs.spec_over import OverStep
 from headrace.jobs.spec_sources import SourceSpec
 from headrace.jobs.spec_steps import (
     AggregateStep,
     AnyStep,
+    DedupStep,
     RunningStep,
     TimedStep,
+    TopStep,
     UnionStep,
     WindowStep,
     step_kind,
@@ -131,6 +134,8 @@ class JobGraph:
             return True
         if ref.port == MAIN and isinstance(node.step, WindowStep):
             return node.step.window.early is not None
+        if ref.port == MAIN and isinstance(node.step, DedupStep | OverStep | TopStep):
+            return False
         if ref.port == MAIN and isinstance(node.step, JoinStep) and node.step.join.updates:
             return True
         return any(map(self.is_changelog, node.inputs))

@@ -44,22 +44,17 @@ def check_step(spec: JobSpec, graph: JobGraph, node: StepNode) -> None:
 
 
 def _check_changes(spec: JobSpec, graph: JobGraph, node: StepNode) -> None:
-    """Refuse changelogs where rows are given out once, but for windows that can take rows back until they close."""
+    """Refuse changelogs where what has been given out by the clock, or early, could not be taken back."""
     step = node.step
-    if not graph.is_changelog(node.input):
+    if not graph.is_changelog(node.input) or not isinstance(step, WindowStep):
         return
-    if isinstance(step, WindowStep) and not isinstance(step.window, SessionSpec) and step.window.time == "event":
+    if step.window.time == "event" and not (isinstance(step.window, SessionSpec) and step.window.early):
         return
-    cures = {
-        "dedup": "use a step running_top with n: 1, which follows its input",
-        "top": "use a step running_top, which follows its input",
-        "over": "put it before the step that gives the changelog, or aggregate in windows",
-    }
     raise spec.problem(
         *node.path,
         node.kind,
         message=f"{node.kind} {node.id!r} reads a changelog, whose rows may be taken back after it has given them out",
-        hint=cures.get(node.kind, "use a tumbling or hopping window, or a step aggregate, which follows its input"),
+        hint="use a tumbling or hopping window by event time, or a step aggregate, which follows its input",
         code="CHANGELOG_UNSUPPORTED",
     )
 

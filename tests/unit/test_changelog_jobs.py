@@ -45,6 +45,14 @@ def job_of(folder: Path) -> headrace.Job:
         .aggregate({"n": "count(*)", "first": "first(v)"}, by=["at", "k"], id="each", from_="rows")
         .window("1h", aggregate={"rows": "sum(n)", "instants": "count(*)", "low": "min(first)"}, id="hours")
         .sink_iceberg("local.ns.hours", create=True, from_="hours")
+        .dedup("k", id="once", from_="each")
+        .sink_iceberg("local.ns.once", create=True, from_="once")
+        .top(1, order_by=["first desc", "at", "k"], tumbling="1h", id="hourly_best", from_="each")
+        .sink_iceberg("local.ns.best", create=True, from_="hourly_best")
+        .window(session="8m", aggregate={"m": "sum(n)", "low": "min(first)"}, id="visits", from_="each")
+        .sink_iceberg("local.ns.visits", create=True, from_="visits")
+        .over({"total": "sum(first)"}, by="k", id="running", from_="each")
+        .sink_iceberg("local.ns.soFar", create=True, from_="running")
         .running_top(2, order_by=["v desc", "at"], by="k", id="best", from_="rows")
         .filter("k = 'a'", id="kept", from_="rows")
         .union("kept", "best", id="both")
@@ -113,7 +121,8 @@ def test_a_union_of_rows_and_a_running_top(done: CompiledJob) -> None:
 
 def test_what_the_steps_promise(done: CompiledJob) -> None:
     promised = {node.id: node.operator.determinism for node in done.sketch().stateful()}
-    assert promised.pop("hours") is Determinism.EXACT
+    for settled in ("hours", "once", "hourly_best", "visits", "running"):
+        assert promised.pop(settled) is Determinism.EXACT
     assert set(promised.values()) == {Determinism.EXACT_TABLE}
 
 
@@ -131,22 +140,31 @@ def test_windows_over_what_is_revised_are_not_invariant(tmp_path: Path) -> None:
     assert promised["w"] is Determinism.NOT_INVARIANT
 
 
+def test_steps_that_give_rows_out_once_give_what_is_left(done: CompiledJob) -> None:
+    each = ROWS.group_by("at", "k").agg(n=pl.len(), first=pl.col("v").min())
+    same(table(done, "once"), each.sort("at").unique("k", keep="first"))
+    best = each.sort("first", "at", "k", descending=[True, False, False])
+    same(table(done, "best"), best.group_by(pl.col("at").dt.truncate("1h").alias("hour")).head(1).select(each.columns))
+    gaps = (each.sort("at")["at"].diff() >= timedelta(minutes=8)).fill_null(value=False).cum_sum()
+    sessions = (
+        each.sort("at").with_columns(gaps.alias("s")).group_by("s").agg(m=pl.col("n").sum(), low=pl.col("first").min())
+    )
+    same(table(done, "visits"), sessions.drop("s"))
+    same(table(done, "soFar"), each.sort("at").with_columns(total=pl.col("first").cum_sum().over("k")))
+
+
 @pytest.mark.parametrize(
-    ("add", "said"),
-    [
-        (lambda job: job.dedup("k"), "running_top with n: 1"),
-        (lambda job: job.top(1, order_by="n", tumbling="1h"), "a step running_top"),
-        (lambda job: job.window(session="1h", aggregate={"m": "sum(n)"}), "a tumbling or hopping window"),
-    ],
+    "window", [{"session": "1h", "early": "10m"}, {"tumbling": "1h", "time": "processing"}], ids=["early", "clock"]
 )
-def test_steps_that_give_rows_out_once_refuse_changelogs(tmp_path: Path, add, said: str) -> None:
+def test_windows_that_give_out_what_has_not_settled_refuse_changelogs(tmp_path: Path, window) -> None:
     ROWS.write_parquet(tmp_path / "in.parquet")
     job = headrace.Job("j").source("rows", history={"parquet": f"{tmp_path}/in.parquet"}, event_time={"column": "at"})
-    job = add(job.aggregate({"n": "count(*)"}, by=["at", "k"])).sink_iceberg("local.ns.out", create=True)
+    job = job.aggregate({"n": "count(*)"}, by=["at", "k"])
+    job = job.window(**window, aggregate={"m": "sum(n)"}).sink_iceberg("local.ns.out", create=True, changes="append")
     with pytest.raises(SpecError) as caught:
         compile_job(job.spec(), load_config(state_path=tmp_path / "state", cwd=tmp_path))
     assert caught.value.code == "CHANGELOG_UNSUPPORTED"
-    assert said in caught.value.hint
+    assert "tumbling or hopping window by event time" in caught.value.hint
 
 
 def test_an_aggregate_without_the_event_time_in_its_key_has_none(tmp_path: Path) -> None:

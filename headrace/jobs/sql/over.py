@@ -130,7 +130,7 @@ def compute(to: Lowering, query: exp.Select, owner: str, scope: Scope, ranked: e
     rows = to.with_columns(owner, {name: text for text, name in keys.items()}, scope.rows, windows[0])
     for frame in frames.values():
         spec = {**({"by": frame.by} if frame.by else {}), **frame.frame, "compute": frame.compute}
-        rows = to.step(owner, "over", spec, rows, frame.near)
+        rows = replace(to.step(owner, "over", spec, rows, frame.near), changes=False)
     found = replace(scope, rows=rows, extra=(*scope.extra, *keys.values(), *names.values()))
     seeing = replace(found, sides={**scope.sides, _SIDE: Side(tuple(names.values()))})
     texts = {name_of(item): row_text(_replaced(body(item), names), seeing) for item in items}
@@ -166,12 +166,6 @@ def _meant(condition: exp.Expr, query: exp.Select, scope: Scope) -> exp.Expr:
 
 def _check_rows(window: exp.Window, scope: Scope) -> None:
     rows = scope.rows
-    if rows.changes:
-        raise refuse(
-            window,
-            "OVER reads a changelog, whose rows may be taken back after it has given them out",
-            "use it before GROUP BY, or over results of windows",
-        )
     if not rows.clocks:
         what = "OVER orders rows by their event time, and these have none"
         raise refuse(window, what, "set event_time of the source")
