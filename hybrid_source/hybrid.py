@@ -58,6 +58,10 @@ class HybridSource:
     policy: HandoverPolicy = field(default_factory=HandoverPolicy)
     concurrency: int = 0
 
+    def begin(self) -> Position:
+        """See :meth:`headrace.kernel.protocols.Source.begin`."""
+        return self.plan().to_json()
+
     def open(self, request: ReadRequest, position: Position | None) -> HybridReader:
         """See :meth:`headrace.kernel.protocols.Source.open`."""
         at = HybridPosition.from_json(position) if position is not None else self.plan()

@@ -75,6 +75,10 @@ class TableSource:
     clock: Clock = field(default_factory=SystemClock)
     sleep: Callable[[float], None] = time.sleep
 
+    def begin(self) -> Position:
+        """See :meth:`headrace.kernel.protocols.Source.begin`."""
+        return self.plan().to_json()
+
     def open(self, request: ReadRequest, position: Position | None) -> TableReader:
         """See :meth:`headrace.kernel.protocols.Source.open`.
 

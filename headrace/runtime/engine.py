@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import ExitStack, suppress
@@ -34,6 +34,7 @@ from headrace.runtime.dataflow import Dataflow
 from headrace.runtime.exchange import Workers
 from headrace.runtime.first_segment import GraphSegment
 from headrace.runtime.job import CheckpointPolicy, Leases, Program, RunOptions
+from headrace.runtime.lease_keeper import LeaseKeeper
 from headrace.runtime.observer import EpochReport, Event, Level, Observer, Phase, StopSignal
 from headrace.runtime.progress import Meter
 from headrace.runtime.pump import DEPTH, Computed, Ended, Failed, Item, Pump
@@ -45,7 +46,6 @@ from headrace.state.checkpoint import CheckpointStore
 from headrace.state.records import Checkpoint, SavedOperator
 
 IDLE_S: Final = 0.2
-LEASES_EVERY_S: Final = 3600.0
 
 
 class Attempt:
@@ -95,10 +95,9 @@ class Attempt:
         self._stop = stop
         self._clock = clock
         self._meter = meter
-        self._leases = leases
+        self._leases = LeaseKeeper(leases, observer, clock)
         self._state = StateBackend(state)
         self._workers = Workers(options.parallelism or 1)
-        self._leased = float("-inf")
         self.epoch = record.epoch if record else 0
         self.epochs_done = 0
         self.opened = False
@@ -159,8 +158,7 @@ class Attempt:
         context = SinkContext(self._program.uid, self.head.lineage, self._blobs, decided, restored)
         if record is None:
             # A job that cannot be planned must leave no trace in its targets.
-            self._open_sources({})
-            self._keep_leases(decided=False)
+            self._begin_sources()
             self._flow.open_sinks(context, {})
             self._save(prepared={}, finished=False)
         else:
@@ -183,6 +181,16 @@ class Attempt:
                 hint="run the job once more with its former sinks and stop it, then change it",
                 context={"sinks": gone, "epoch": record.epoch},
             )
+
+    def _begin_sources(self) -> None:
+        """Decide where each source begins, and lease that before any file of it is planned."""
+        begins = self._decided = {node.id: node.source.begin() for node in self._graph.sources()}
+        self._keep_leases(decided=False)
+        try:
+            self._open_sources(begins)
+        except HeadraceError:
+            self._leases.end(finished=True)
+            raise
 
     def _open_sources(self, positions: Mapping[str, Position]) -> None:
         pushed = requests(self._graph, self._options.until, goes_on=not self._checkpoints.has_ended(self.head))
@@ -220,7 +228,7 @@ class Attempt:
                     pass
             if self._due():
                 self._barrier(finished=False)
-            elif self._clock.monotonic() - self._leased >= LEASES_EVERY_S:
+            elif self._leases.due:
                 self._keep_leases(decided=False)
             self._report()
         return True
@@ -257,7 +265,7 @@ class Attempt:
             # The next run is to have an end of its own; one that is killed before this goes on to that of this one.
             self._checkpoints.note_ended(self.head)
         if ended or finished:
-            self._tell_of_leases(self._leases.end(finished=finished))
+            self._leases.end(finished=finished)
         self._report(Phase.FINISHED)
         return finished
 
@@ -386,13 +394,7 @@ class Attempt:
 
     def _keep_leases(self, *, decided: bool) -> None:
         """Of the decided positions: what has been read since may be read again."""
-        self._leased = self._clock.monotonic()
-        self._tell_of_leases(self._leases.keep(self._decided, self._pins, decided=decided))
-
-    def _tell_of_leases(self, problems: Sequence[HeadraceError]) -> None:
-        for error in problems:
-            message = f"a pinned snapshot is not safe from expiry: {error.message}"
-            self._observer.on_event(Event(Level.WARNING, "lease", message, error.to_dict()))
+        self._leases.keep(self._decided, self._pins, decided=decided)
 
     def _event(self, level: Level, code: str, message: str, **context: Json) -> None:
         self._observer.on_event(Event(level, code, message, context))

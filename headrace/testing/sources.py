@@ -42,6 +42,10 @@ class ScriptedSource:
     schema: pl.Schema
     ticks: Sequence[Tick]
 
+    def begin(self) -> Position:
+        """See :meth:`Source.begin`."""
+        return {"version": 1, "next": 0}
+
     def open(self, request: ReadRequest, position: Position | None) -> ScriptedReader:
         """See :meth:`Source.open`."""
         if position is not None and position.get("version") != 1:

@@ -52,6 +52,9 @@ class Disturbed:
     name: str = "s"
     schema: pl.Schema = field(default_factory=lambda: SCHEMA)
 
+    def begin(self):
+        return ScriptedSource(self.name, self.schema, self.script).begin()
+
     def open(self, request, position):
         reader = ScriptedSource(self.name, self.schema, self.script).open(request, position)
         poll = reader.poll

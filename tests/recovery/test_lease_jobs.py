@@ -22,10 +22,12 @@ from headrace.jobs.parse import parse_job
 from headrace.jobs.planning import plan_job
 from headrace.jobs.run import run_job
 from headrace.kernel import crash
-from headrace.kernel.errors import AccessDeniedError, ExitCode, UnavailableError
+from headrace.kernel.errors import AccessDeniedError, ExitCode, UnavailableError, UserError
 from headrace.runtime.job import RunOptions, RunResult
 from headrace.runtime.observer import Event, SilentObserver, StopSignal
 from headrace.testing import ManualClock, SimulatedCrashError, crash_at
+from hybrid_source.history import HistoryPlan, HistoryQuery
+from hybrid_source.iceberg_history import IcebergHistory
 
 ROWS = pl.DataFrame({"k": ["a", "b"] * 50, "v": range(100)})
 NAMES = pl.DataFrame({"k": ["a", "b"], "name": ["one", "two"]})
@@ -162,6 +164,32 @@ def test_a_crash_between_lease_and_first_checkpoint_leaves_one_lease(bench: Benc
         bench.run(spec)
     assert len(bench.leases()) == 2
     bench.run(spec)  # as many checkpoints as are retained go by without a need for the first one
+    assert not bench.leases()
+
+
+def test_a_snapshot_is_leased_before_its_files_are_planned(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, leased = IcebergHistory.plan, []
+
+    def planning(history: IcebergHistory, query: HistoryQuery) -> HistoryPlan:
+        if history.name == EVENTS:
+            leased.append([lease.snapshot_id for lease in bench.leases()])
+        return plan(history, query)
+
+    monkeypatch.setattr(IcebergHistory, "plan", planning)
+    pinned = bench.table(EVENTS).current_snapshot().snapshot_id
+    bench.run(bench.spec())
+    assert leased
+    assert all(found == [pinned] for found in leased)
+
+
+def test_a_job_that_cannot_be_planned_leaves_no_lease(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refusing(history: IcebergHistory, query: HistoryQuery) -> HistoryPlan:
+        assert bench.leases()
+        raise UserError(f"{history.name} cannot be read: {query}", code="TABLE_UNSUPPORTED")
+
+    monkeypatch.setattr(IcebergHistory, "plan", refusing)
+    with pytest.raises(UserError, match="cannot be read"):
+        bench.run({**bench.spec(), "tables": {}, "steps": []})
     assert not bench.leases()
 
 

@@ -135,6 +135,9 @@ class Interrupted:
     def schema(self) -> pl.Schema:
         return self.script.schema
 
+    def begin(self) -> Position:
+        return self.script.begin()
+
     def open(self, request: ReadRequest, position: Position | None) -> ScriptedReader:
         reader = self.script.open(request, position)
         poll = reader.poll

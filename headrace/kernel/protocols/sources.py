@@ -133,8 +133,17 @@ class Source(Protocol):
     def schema(self) -> pl.Schema:
         """All columns it can give: payload, then ``columns.SYSTEM``."""
 
+    def begin(self) -> Position:
+        """Decide afresh where to begin: snapshot, boundary and start offsets are resolved once, here.
+
+        Files are not planned yet, so that the snapshot can be leased first.
+
+        Raises:
+            HeadraceError: Of the User, Data or External kind; nothing has been read then.
+        """
+
     def open(self, request: ReadRequest, position: Position | None) -> SourceReader:
-        """Open at ``position``; None plans afresh (snapshot, boundary, start offsets are resolved once, here).
+        """Open at ``position``; None: where it begins.
 
         Raises:
             HeadraceError: Of the User, Data or External kind; nothing has been read then.
