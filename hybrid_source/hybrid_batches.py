@@ -36,7 +36,7 @@ class Batches:
         """Tell what happened, with the next batch."""
         self._notes.append(Note(code, f"source {self._name} {text}"))
 
-    def of_history(self, taken: Taken[HistoryBatch], at: HybridPosition) -> Batch:
+    def of_history(self, taken: Taken[HistoryBatch], at: HybridPosition, *, maybe_late: bool = False) -> Batch:
         """A split, and what was computed of it ahead."""
         split = taken.split
         return Batch(
@@ -44,6 +44,7 @@ class Batches:
             at.to_json(),
             at.watermark,
             "history",
+            maybe_late,
             records=split.records,
             nbytes=split.nbytes,
             files=split.files,

@@ -65,6 +65,7 @@ class HybridReader:
         self._history: OpenHistory | None = None
         self._pace: Pace | None = None
         self._splits: ReadAhead[HistoryBatch] = ReadAhead(iter(()))
+        self._late_below: int | None = None
         self._turns = 0
         self._gap = False
         self._ways = WaysOn(source, self._stage, request)
@@ -136,8 +137,15 @@ class HybridReader:
         self._history = open_history(self._source, self._request, self._at)
         self._pace = Pace(self._history, self._at.cursor, self._clock)
         self._splits.close()
-        self._splits = read_ahead(self._history.read(self._at.cursor), self._request, self._source.concurrency)
+        self._late_below = self._passed(self._history)
+        splits = self._history.read(self._at.cursor)
+        self._splits = read_ahead(splits, self._request, self._source.concurrency, late_below=self._late_below)
         self._go_live(self._history)
+
+    def _passed(self, history: OpenHistory) -> int | None:
+        """The watermark, if unread rows may lie below it: late ones of an increment that came after it was decided."""
+        unread, known = history.watermark(self._at.cursor), self._at.watermark
+        return None if known is None or (unread is not None and unread + 1 >= known) else known
 
     def _poll_history(self, timeout: float) -> Batch | None:
         if self._at.live and self._tail is not None:
@@ -165,7 +173,7 @@ class HybridReader:
         self._at = replace(self._at, watermark=self._history_watermark(split.watermark))
         if self._history is not None and self._history.pending(split.cursor) == frozenset():
             self._ways.prepare(self._at, self._tail)
-        return self._batches.of_history(taken, self._at)
+        return self._batches.of_history(taken, self._at, maybe_late=self._late_below is not None)
 
     def _history_watermark(self, unread: int | None) -> int | None:
         """What is unread, capped by what the partitions that are not live begin with; never goes back."""

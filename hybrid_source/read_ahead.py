@@ -19,6 +19,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 import polars as pl
 
+from headrace.kernel.columns import ROW_WATERMARK
 from headrace.kernel.protocols import FirstSegment, Origin, ReadRequest
 
 logger: Final = logging.getLogger(__name__)
@@ -63,12 +64,23 @@ def read_ahead(
     concurrency: int,
     *,
     origin: Origin = "history",
-    maybe_late: bool = False,
+    late_below: int | None = None,
 ) -> ReadAhead[Split]:
-    """Splits with what the request computes of them; see :class:`headrace.kernel.protocols.FirstSegment`."""
+    """Splits with what the request computes of them; see :class:`headrace.kernel.protocols.FirstSegment`.
+
+    Args:
+        splits: The splits, in order.
+        request: What is read of them.
+        concurrency: See :class:`ReadAhead`.
+        origin: Where their rows are from.
+        late_below: The watermark that rows of them may lie below, and against which all are measured; None: none does.
+    """
+    judged = late_below is not None and ROW_WATERMARK in (request.columns or ())
+    mark = pl.lit(late_below, pl.Int64).alias(ROW_WATERMARK) if judged else None
     if request.compute is None or not concurrency:
-        return ReadAhead(splits)
-    return ReadAhead(splits, partial(_computed, request.compute, origin, maybe_late), concurrency)
+        return ReadAhead(splits, mark=mark)
+    compute = partial(_computed, request.compute, origin, late_below is not None)
+    return ReadAhead(splits, compute, concurrency, mark=mark)
 
 
 def _computed(
@@ -90,6 +102,7 @@ class ReadAhead(Generic[Split]):
             once, in any order. None: nothing is computed, and each split is planned when it is taken.
         concurrency: Splits that are planned, computed or waiting to be taken, at most.
         close_s: How long :meth:`close` waits.
+        mark: A column that every row gets.
     """
 
     def __init__(
@@ -99,7 +112,9 @@ class ReadAhead(Generic[Split]):
         concurrency: int = 0,
         *,
         close_s: float = CLOSE_S,
+        mark: pl.Expr | None = None,
     ) -> None:
+        self._mark = mark
         self._splits = splits
         self._compute = compute
         self._close_s = close_s
@@ -127,7 +142,7 @@ class ReadAhead(Generic[Split]):
         """
         if not self._threads:
             split = next(self._splits, None)
-            return None if split is None else Taken(split, split.rows)
+            return None if split is None else Taken(split, self._rows(split))
         found = self._slots.popleft().result()
         self._begin_one()
         return found
@@ -176,5 +191,8 @@ class ReadAhead(Generic[Split]):
             slot.set_exception(error)
 
     def _taken(self, split: Split) -> Taken[Split]:
-        rows = split.rows
+        rows = self._rows(split)
         return Taken(split, rows, None if self._compute is None else self._compute(rows, split.files))
+
+    def _rows(self, split: Split) -> pl.LazyFrame:
+        return split.rows if self._mark is None else split.rows.with_columns(self._mark)

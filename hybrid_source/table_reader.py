@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
 from typing import TYPE_CHECKING
 
 import polars as pl
 
-from headrace.kernel import columns as system
 from headrace.kernel.boundary import Boundary
 from headrace.kernel.protocols import Batch, Json, Position, ReadRequest
 from headrace.kernel.until import until_ms, until_text
@@ -147,19 +145,12 @@ class TableReader:
         self._maybe_late = self._may_be_late(history)
         self._splits.close()
         self._splits = read_ahead(
-            self._stamped(self._plan.splits_from(self._at.cursor)),
+            self._plan.splits_from(self._at.cursor),
             self._request,
             self._source.concurrency,
             origin=self._at.phase,
-            maybe_late=self._maybe_late,
+            late_below=self._at.before if self._maybe_late else None,
         )
-
-    def _stamped(self, splits: Iterator[HistorySplit]) -> Iterator[HistorySplit]:
-        """With the watermark against which the rows of a version are judged, where any may be late."""
-        if not self._maybe_late or system.ROW_WATERMARK not in (self._request.columns or ()):
-            return splits
-        mark = pl.lit(self._at.before, pl.Int64).alias(system.ROW_WATERMARK)
-        return (replace(split, scan=partial(_with, split.scan, mark)) for split in splits)
 
     def _may_be_late(self, history: IcebergHistory) -> bool:
         if self._source.event_time is None or self._at.before is None:
@@ -202,7 +193,3 @@ class TableReader:
     def _fraction(self, plan: HistoryPlan) -> float:
         total, left = plan.remaining(), plan.remaining(self._at.cursor)
         return 1 - left.records / total.records if total.records else 1.0
-
-
-def _with(scan: Callable[[], pl.LazyFrame], mark: pl.Expr) -> pl.LazyFrame:
-    return scan().with_columns(mark)
