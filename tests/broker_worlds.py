@@ -252,9 +252,11 @@ class World:
 
     def job(self) -> Path:
         aggregate = {"n": "count(*)", "s": "sum(v)", "lo": "min(v)", "hi": "max(v)", "mean": "avg(v)"}
-        dice, ways = self.dice, self.ways
+        dice, ways, table = self.dice, self.ways, self.site.name(self.table)
+        # A run that dies before anything is decided begins again, with a table that may have grown.
+        pinned = self.site.catalogs.load(table).current_snapshot().snapshot_id
         read: dict[str, Any] = {
-            "history": {"table": self.site.name(self.table), "split_rows": dice.randint(1, 30)},
+            "history": {"table": table, "snapshot": pinned, "split_rows": dice.randint(1, 30)},
             "tail": {"topic": self.topic, "transaction_wait": "30s"},
             "event_time": {"column": "at", "out_of_orderness": f"{BOUND_S}s"},
             "handover": {
