@@ -261,4 +261,4 @@ def merging(by: Sequence[str], schema: pl.Schema) -> Merge:
     """
     keys = [*by, WINDOW_START, *([OPENS] if OPENS in schema else [])]
     reduced = partials.reductions([name for name in schema if name not in keys])
-    return lambda rows: rows.group_by(keys).agg(reduced)
+    return lambda rows: rows.group_by(keys).agg(reduced).select(pl.col(schema.names()))
