@@ -146,6 +146,28 @@ def substring(arguments: Sequence[str], parse: Parse) -> pl.Expr:
     return pl.when(start.is_not_null() & length.is_not_null()).then(text.str.slice(first, taken))
 
 
+def trimmed(side: str) -> Call:
+    """``trim(text, 'characters')``, or with ``[leading | trailing | both] 'characters' from text``.
+
+    Spaces where no characters are named, as in SQL; Polars takes off all white space.
+
+    Args:
+        side: ``both``, ``leading`` or ``trailing``.
+    """
+
+    def made(arguments: Sequence[str], parse: Parse) -> pl.Expr:
+        given, end = list(arguments), side
+        if len(given) == 1 and len(apart := _apart(given[0], "from")) > 1:
+            word, _, rest = apart[0].strip().partition(" ")
+            end, characters = (word.lower(), rest) if word.lower() in _STRIPS else (side, apart[0])
+            given = [apart[1], characters.strip() or "' '"]
+        if not 1 <= len(given) <= _TWO_ARGUMENTS or not all(one.strip() for one in given):
+            raise ValueError("trim takes a text, and maybe the characters to take off")
+        return _STRIPS[end](parse(given[0]), parse(given[1]) if given[1:] else pl.lit(" "))
+
+    return made
+
+
 def position(arguments: Sequence[str], parse: Parse) -> pl.Expr:
     """``position(part in text)``: as ``strpos(text, part)``.
 
@@ -220,7 +242,15 @@ _WHOLE: Final = (
     "octet_length",
     "strpos",
 )
+_STRIPS: Final[Mapping[str, Callable[[pl.Expr, pl.Expr], pl.Expr]]] = {
+    "both": lambda text, characters: text.str.strip_chars(characters),
+    "leading": lambda text, characters: text.str.strip_chars_start(characters),
+    "trailing": lambda text, characters: text.str.strip_chars_end(characters),
+}
 CALLS: Final[Mapping[str, Call]] = {
+    "ltrim": trimmed("leading"),
+    "rtrim": trimmed("trailing"),
+    "trim": trimmed("both"),
     **{name: whole(name) for name in _WHOLE},
     "date_part": date_part,
     "date_trunc": date_trunc,

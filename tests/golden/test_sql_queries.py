@@ -52,6 +52,14 @@ NESTED = {
 CONDITIONS = {
     "in": "SELECT id FROM flights WHERE carrier IN (SELECT carrier FROM alerts WHERE level > 3)",
     "not in": "SELECT id FROM flights WHERE carrier NOT IN (SELECT carrier FROM alerts)",
+    "not in, of the same key, with nulls": """
+        SELECT id FROM flights f
+        WHERE f.delay NOT IN (SELECT b.delay FROM flights b WHERE b.carrier = f.carrier AND b.id < 20) AND f.id > 20
+    """,
+    "not in groups, and null not in nothing": """
+        SELECT id FROM flights WHERE delay NOT IN (SELECT max(level) FROM alerts GROUP BY carrier)
+          AND url NOT IN (SELECT carrier FROM alerts WHERE level > 100) AND id NOT IN (SELECT max(id) FROM alerts)
+    """,
     "in of pairs": """
         SELECT id FROM flights WHERE (carrier, delay) IN (SELECT carrier, level FROM alerts) AND id > 20
     """,

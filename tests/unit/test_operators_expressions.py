@@ -66,6 +66,8 @@ def value(text: str):
         ("left(try_cast(null as varchar), 0)", None),
         ("left(s, -1) || right(s, 1) || right(s, 0)", "Ab"),
         ("null is true", False),
+        ("'<' || trim('  a ') || ltrim('  a ') || rtrim('xay', 'yx') || trim(both 'x' from 'xax') || '>'", "<aa xaa>"),
+        ("trim(leading from ' a ') || trim(trailing 'z' from 'az')", "a a"),
         ("substring(s, b - 2)", "Ab"),
         ("substring(s, b - 2, 2) || substr(s, 2, 9) || substring(s, -1, 1)", "Abb"),
         ("substring(s, try_cast(null as bigint))", None),

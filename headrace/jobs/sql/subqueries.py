@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _VALUE = "_in_{}"
 _ALIAS = "_inner"
+_NULL = "_in"
 
 
 def restrict(queries: Queries, owner: str, scope: Scope, conditions: Sequence[exp.Expr], names: Names) -> Scope:
@@ -68,11 +69,13 @@ def _joined(queries: Queries, owner: str, scope: Scope, condition: exp.Expr, nam
     while isinstance(query, exp.Subquery):
         query = query.this
     how = "anti" if negated else "semi"
-    if negated and values:
-        present = [f"{row_text(value, scope)} IS NOT NULL" for value in values]
-        scope = scope.on(queries.to.filter(owner, present, scope.rows, condition))
     inner, keys = _inner(scope, query, values)
     table = _table(queries, inner, names)
+    if negated and values and table is None and len(values) == 1:
+        scope = _without_nulls(queries, owner, scope, (values[0], query), names)
+    elif negated and values:
+        present = [f"{row_text(value, scope)} IS NOT NULL" for value in values]
+        scope = scope.on(queries.to.filter(owner, present, scope.rows, condition))
     if table is not None:
         on = [*_plain_keys(inner, values, condition), *keys]
         return _semi(queries, owner, scope, condition, how, on, table=table)
@@ -91,6 +94,42 @@ def _joined(queries: Queries, owner: str, scope: Scope, condition: exp.Expr, nam
     uses = _uses(scope, rows.columns)
     join = Join(condition, _ALIAS, exp.Table(this=exp.to_identifier(_ALIAS)), how, on)
     return join_rows(queries.to, owner, scope, join, rows, (None, None), uses)
+
+
+def _without_nulls(
+    queries: Queries, owner: str, scope: Scope, compared: tuple[exp.Expr, exp.Select], names: Names
+) -> Scope:
+    """The rows of which NOT IN is not null: there is nothing in the query, or neither the value nor one in it is null.
+
+    Args:
+        queries: For the query.
+        owner: What ids of steps begin with.
+        scope: The rows.
+        compared: The value, and the query.
+        names: What FROM may name.
+    """
+    value, query = compared
+    item = body(query.expressions[0])
+    conditions = conjuncts(query.args.get("where"))
+    if any(isinstance(one, exp.Not) and one.this == exp.Is(this=item, expression=exp.Null()) for one in conditions):
+        present = [f"{row_text(value, scope)} IS NOT NULL"]
+        return scope.on(queries.to.filter(owner, present, scope.rows, value))
+    made = query.copy()
+    grouped = any(query.args.get(key) for key in ("group", "having", "distinct", "qualify"))
+    if grouped or next(aggregates(item), None) is not None:
+        made.expressions[0].replace(exp.alias_(item.copy(), _NULL))
+        item = exp.column(_NULL)
+        made = exp.Select(expressions=[], from_=exp.From(this=exp.alias_(exp.Subquery(this=made), _ALIAS, table=True)))
+    number, known = exp.Count(this=exp.Star()), exp.Count(this=item.copy())
+    nothing = exp.EQ(this=number, expression=exp.Literal.number(0))
+    full = exp.EQ(this=number.copy(), expression=known)
+    cases = [exp.If(this=one, true=exp.Literal.number(n)) for n, one in enumerate((nothing, full))]
+    made.set("expressions", [exp.Case(ifs=cases, default=exp.Literal.number(2))])
+    present_or_not = exp.Case(
+        ifs=[exp.If(this=exp.Is(this=value.copy(), expression=exp.Null()), true=exp.Literal.number(0))],
+        default=exp.Literal.number(1),
+    )
+    return asked(queries, owner, scope, exp.LTE(this=exp.Subquery(this=made), expression=present_or_not), names)
 
 
 def _inner(scope: Scope, query: exp.Expr, values: Sequence[exp.Expr]) -> tuple[exp.Select, list[exp.Expr]]:
