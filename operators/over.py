@@ -35,6 +35,7 @@ from operators.over_frames import Frame
 from operators.over_functions import OverFunction, determinism_of, holds_all, over_function
 from operators.over_instance import ALL, ROW, OverInstance, OverLayout, parts_of
 from operators.over_sections import Section, sections_of
+from operators.passage import Passage, by_key
 from operators.plan_cache import plan_for
 from operators.row_order import total_order
 
@@ -133,6 +134,10 @@ class Over:
             plan.time.alias(TIME),
             pl.struct(plan.order).alias(ROW),
         )
+
+    def passages(self, rows: pl.Schema) -> Sequence[Passage]:
+        """See :class:`operators.passage.PassesPredicates`: rows of different keys are in different frames."""
+        return by_key(self.by, rows)
 
     def late(self, rows: pl.LazyFrame) -> pl.LazyFrame:
         """Late rows and rows without event time, with all their columns.

@@ -67,6 +67,7 @@ KEYED: list[tuple[dict[str, Any], str]] = [
     ({"window": {"tumbling": "1h", "early": "5m", **COUNT}}, "ktx"),
     ({"window": {"tumbling": "1h", "time": "processing", **COUNT}}, "kx"),
     ({"aggregate": COUNT}, "kx"),
+    ({"over": {"by": "k", "compute": {"n": "count(*)"}}}, "ktuvwx"),
 ]
 
 
