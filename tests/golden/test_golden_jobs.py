@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from headrace.jobs.compile import CompiledJob, compile_job
 from headrace.jobs.config import load_config
 from headrace.jobs.parse import parse_job
+from headrace.jobs.spec_steps import STEP_KINDS
 from headrace.jobs.spec_yaml import read_yaml
 from headrace.kernel import columns
 from headrace.runtime.graph import Graph, Node, SinkNode, SourceNode
@@ -113,3 +114,11 @@ def test_the_output_is_the_same_however_a_job_is_run(
     crashes = [("after-head", dice.randint(1, 4)), *random_crashes(dice, 2)]
     run_to_end(with_parts(job, pieces, wild), dice.randint(1, 30), crashes, [2, 3, 1])
     assert given_out(wild) == given_out(plain)
+
+
+def test_every_step_is_in_a_job() -> None:
+    steps = [step for job in JOBS.values() for step in job.get("steps", ())]
+    # The streams have no structs; test_operators_nested.py has unnest.
+    assert {kind for step in steps for kind in step} & {*STEP_KINDS} == {*STEP_KINDS} - {"unnest"}
+    windows = {kind for step in steps for kind in step.get("window", ())}
+    assert {"tumbling", "hopping", "cumulating", "session", "early"} <= windows
