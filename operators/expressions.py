@@ -216,7 +216,7 @@ def _problems(text: str) -> Iterator[tuple[str, str]]:
         elif token.kind == "word" and index and found[index - 1].text == ".":
             if following and following.text == "(":
                 yield from _call_problem(token.text)
-        elif token.kind == "word":
+        elif token.kind == "word" and not (token.text == "from" and index and found[index - 1].text == "distinct"):
             yield from _word_problems(token, following)
 
 
