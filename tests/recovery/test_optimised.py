@@ -191,15 +191,15 @@ class Drawn:
         self.sink(stream, aggregated.get(kinds[0], list(ROWS)) if kinds else list(ROWS))
 
 
-def random_rows(dice):
+def random_rows(dice, first):
     """A log with all columns, with different event times, some of which are late."""
     log, partitions = random_log(dice, most=25), {}
-    for number, (at, rows) in enumerate(log.partitions.items()):
+    for number, (at, rows) in enumerate(log.partitions.items(), first):
         more = [
             (dice.choice([None, 0, 1, 2, 3]), dice.choice([None, 0.0, -0.0, 1.5, float("nan"), 3.0])) for _ in rows["v"]
         ]
         moved = rows.with_columns(
-            ts=pl.col("ts") + pl.duration(microseconds=pl.int_range(pl.len()) * 4 + number),
+            ts=pl.col("ts") + pl.duration(microseconds=pl.int_range(pl.len()) * 8 + number),
             k=pl.when(pl.Series([dice.random() < 0.8 for _ in more], dtype=pl.Boolean)).then("k"),
         )
         partitions[at] = moved.hstack(pl.DataFrame(more, schema={"w": pl.Int64, "f": pl.Float64}, orient="row")).select(
@@ -240,7 +240,7 @@ def table_of(rows):
 @given(st.integers(0, 2**63))
 def test_opt_05_with_and_without_pushdown_a_job_gives_the_same(seed) -> None:
     dice = random.Random(seed)
-    logs = {name: random_rows(dice) for name in "ab"}
+    logs = {name: random_rows(dice, first) for name, first in (("a", 0), ("b", 4))}
     cuts = {name: {at: dice.randint(0, log.end(at)) for at in log.partitions} for name, log in logs.items()}
     scripts = {
         name: Script([cut], [[0, 2, 5]], [(n, dice.randint(1, 5)) for n in range(4)]) for name, cut in cuts.items()
