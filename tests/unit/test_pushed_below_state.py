@@ -21,6 +21,7 @@ from headrace.jobs.run import run_job
 from headrace.kernel import columns
 from headrace.kernel.errors import GraphChangedError
 from headrace.kernel.protocols import ReadRequest
+from headrace.runtime.graph import TransformNode
 from headrace.runtime.job import RunOptions
 from headrace.runtime.observer import SilentObserver, StopSignal
 from headrace.runtime.pushdown import requests
@@ -174,6 +175,24 @@ def test_opt_12_nothing_passes_an_operator_whose_late_rows_are_read(tmp_path: Pa
     steps = [{"id": "w", **WINDOW}, {"id": "f", "filter": "k = 'a'"}, {"select": ["k"]}]
     request = pushed(tmp_path, steps=steps[:2], sinks=[sink, late])["s"]
     assert (read(request), kept(request)) == ("ktuvwx", ROWS)
+
+
+def test_opt_18_of_a_disjunction_passes_only_what_each_part_implies(tmp_path: Path) -> None:
+    def left(test: str) -> list[dict[str, Any]]:
+        return kept(pushed(tmp_path, steps=[WINDOW, {"filter": test}])["s"])
+
+    assert left("k = 'a' or n > 1") == ROWS
+    assert left("(k = 'a' and n > 1) or (k = 'a' and s > 1)") == ALL_A
+
+
+def test_opt_19_rows_keep_their_watermarks_where_only_one_of_two_streams_has_them(tmp_path: Path) -> None:
+    hourly = {"id": "hourly", "from": "a", "window": {"tumbling": "1h", "by": "k", "aggregate": {"n": "count(*)"}}}
+    join = {"join": {"left": "hourly", "right": "b", "on": "k", "within": "1h"}}
+    graph = compiled(tmp_path, ["a", "b"], steps=[hourly, join, {"select": ["n"]}]).sketch()
+    needed = next(node for node in graph.nodes if node.id == "join.needed")
+    assert isinstance(needed, TransformNode)
+    rows = pl.LazyFrame(schema={columns.ROW_WATERMARK: pl.Int64(), "n": pl.Int64(), "unread": pl.Int64()})
+    assert set(needed.transform.apply(rows).collect_schema()) == {columns.ROW_WATERMARK, "n"}
 
 
 @pytest.mark.parametrize(
