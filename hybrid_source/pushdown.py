@@ -41,13 +41,13 @@ def probe(pipeline: Pipeline, schema: pl.Schema) -> Pushdown:
         pipeline: The plan. It is executed on no rows, so user code in it runs on empty frames.
         schema: All columns the source can give.
     """
-    outputs, uses = _plan(pipeline, schema)
     try:
-        pl.collect_all(outputs)
+        uses = _uses(pipeline, schema, pl.QueryOptFlags())
     except pl.exceptions.ComputeError:
         # A Python function inside a predicate cannot always be handed to a source: ask for the columns alone.
-        outputs, uses = _plan(pipeline, schema)
-        pl.collect_all(outputs, optimizations=pl.QueryOptFlags(predicate_pushdown=False))
+        uses = _uses(pipeline, schema, pl.QueryOptFlags(predicate_pushdown=False))
+    if uses is None:
+        return Pushdown(tuple(schema), None)
     wanted = {name for columns, _ in uses for name in (schema if columns is None else columns)}
     columns = tuple(name for name in schema if name in wanted) or tuple(schema)[:1]
     predicates = [predicate for _, predicate in uses if predicate is not None]
@@ -56,6 +56,20 @@ def probe(pipeline: Pipeline, schema: pl.Schema) -> Pushdown:
 
 
 _Use = tuple[list[str] | None, pl.Expr | None]
+
+
+def _uses(pipeline: Pipeline, schema: pl.Schema, optimizations: pl.QueryOptFlags) -> list[_Use] | None:
+    """What each output asks of the source; None: one has not asked at all, so nothing is known of it.
+
+    By the in-memory engine: the streaming engine does not ask a source whose rows are joined with none.
+    """
+    outputs, uses = _plan(pipeline, schema)
+    for output in outputs:
+        before = len(uses)
+        output.collect(engine="in-memory", optimizations=optimizations)
+        if len(uses) == before:
+            return None
+    return uses
 
 
 def _plan(pipeline: Pipeline, schema: pl.Schema) -> tuple[list[pl.LazyFrame], list[_Use]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator
+from typing import Any
 
 import polars as pl
 import pytest
@@ -95,3 +96,29 @@ def test_polars_leaves_the_filtering_to_the_source(engine: str) -> None:
 
     rows = register_io_source(source, schema={"a": pl.Int64}).filter(pl.col("a") > 2)
     assert rows.collect(engine=engine).height == 3  # so every source of ours must filter for itself
+
+
+@pytest.mark.parametrize("how", ["inner", "left", "semi", "anti"])
+def test_what_is_asked_of_a_source_does_not_depend_on_rows_that_it_is_joined_with(how: Any) -> None:
+    schema = pl.Schema({"first": pl.Int64(), "k": pl.String(), "v": pl.Int64()})
+    table = pl.DataFrame({"key": ["a"]})
+
+    def asked(rows: pl.DataFrame) -> tuple[Any, ...]:
+        pushed = probe(
+            lambda source: [
+                source.join(rows.lazy(), left_on="k", right_on="key", how=how, maintain_order="left")
+                .filter(pl.col("k") != "b")
+                .select("v")
+            ],
+            schema,
+        )
+        return pushed.columns, str(pushed.predicate)
+
+    assert asked(table.clear()) == asked(table)
+    assert asked(table)[0] == ("k", "v")
+
+
+def test_a_source_that_an_output_does_not_ask_gives_everything() -> None:
+    schema = pl.Schema({"first": pl.Int64(), "k": pl.String()})
+    pushed = probe(lambda source: [source.select("k"), pl.LazyFrame({"k": ["a"]})], schema)
+    assert (pushed.columns, pushed.predicate) == (("first", "k"), None)

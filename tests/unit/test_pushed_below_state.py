@@ -195,6 +195,17 @@ def test_opt_19_rows_keep_their_watermarks_where_only_one_of_two_streams_has_the
     assert set(needed.transform.apply(rows).collect_schema()) == {columns.ROW_WATERMARK, "n"}
 
 
+@pytest.mark.parametrize("how", ["inner", "left", "semi"])
+def test_opt_20_what_passes_a_lookup_does_not_depend_on_the_rows_of_its_table(tmp_path: Path, how: str) -> None:
+    pl.DataFrame({"k": ["a"], "z": [1]}).write_parquet(tmp_path / "dim.parquet")
+    lookup = {"lookup": {"table": "dim", "on": ["k"], "how": how}}
+    tables = {"dim": {"parquet": str(tmp_path / "dim.parquet")}}
+    job = compiled(tmp_path, steps=[{"dedup": {"by": "k"}}, lookup, {"filter": "k = 'a'"}], tables=tables)
+    found = [graph.stateful()[0] for graph in (job.sketch(), job.graph(job.pin({})))]
+    assert found[0].fingerprint == found[1].fingerprint
+    assert found[0].conditions == ("(k = 'a')",)
+
+
 @pytest.mark.parametrize(
     "test", ["cast(k as int) = 1", "v // w = 1", "cast(v as decimal(3,1)) + 1 > 2", "k || 'x' = 'ax' and n > 0"]
 )
