@@ -184,7 +184,7 @@ def test_an_archive_of_a_former_incarnation_is_not_taken_for_doubled(tmp_path: P
         read(sequence, {0: 10})
     assert refused.value.code == "STAGES_NOT_IN_ORDER"
     assert refused.value.detail is not None
-    assert "offsets 0 to 999, and stage 1 offsets 0 to 9;" in refused.value.detail
+    assert "offsets 0 to 1000, and stage 1 offsets 0 to 10 (exclusive);" in refused.value.detail
     with pytest.raises(BoundaryError, match="stage 0 does not hold what came before stage 1: partition 0"):
         sequence.open(ALL, sequence.pin(), None)
     outgrown = HistorySequence([sequence.stages[0], stage(tmp_path / "outgrown", rows(0, 2000))])
