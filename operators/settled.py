@@ -38,6 +38,7 @@ from operators import partials
 from operators.closed_time import ClosedTime
 from operators.determinism import weakest
 from operators.errors import computing
+from operators.passage import Passage, PassesPredicates
 from operators.plan_cache import plan_for
 
 TIME: Final = "_settles"
@@ -112,6 +113,10 @@ class Settled:
         if plan.late is not None:
             rows = rows.filter(~plan.late.fill_null(value=False))
         return _net(rows.select(**plan.rows))
+
+    def passages(self, rows: pl.Schema) -> Sequence[Passage]:
+        """The operator's (:class:`operators.passage.PassesPredicates`): a row is taken back with all its values."""
+        return self.operator.passages(self.rows_of(rows)) if isinstance(self.operator, PassesPredicates) else []
 
     def late(self, rows: pl.LazyFrame) -> pl.LazyFrame:
         """The operator's: late rows and rows without event time, with their weights."""

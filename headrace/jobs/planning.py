@@ -22,7 +22,6 @@ from headrace.jobs.planning_graph import plan_graph
 from headrace.jobs.planning_table import columns_read, history_plan, plan_table_source, text
 from headrace.jobs.planning_tiers import tiers
 from headrace.jobs.spec import IcebergSink
-from headrace.jobs.spec_joins import JoinStep
 from headrace.kafka.cluster import KafkaCluster
 from headrace.kafka.metadata import KafkaMetadata
 from headrace.kernel.errors import NotFoundError
@@ -176,21 +175,20 @@ def _tail(job: CompiledJob, source: HybridSource, request: ReadRequest, at: Hybr
 
 def _operators(job: CompiledJob, graph: Graph) -> Sequence[OperatorPlan]:
     kinds = {node.id: node.kind for node in job.nodes.steps}
-    inputs = {node.id: ", ".join(map(str, node.inputs)) for node in job.nodes.steps if isinstance(node.step, JoinStep)}
+    inputs = {node.id: ", ".join(map(str, node.inputs)) for node in job.nodes.steps}
     out = []
     for node in graph.nodes:
         if isinstance(node, TransformNode) and node.id not in kinds:
-            continue  # tags the rows of a join's input
+            continue  # nobody has written it
         if isinstance(node, TransformNode):
-            reads = ", ".join(map(str, (node.input, *node.others)))
-            out.append(OperatorPlan(node.id, kinds[node.id], reads, node.transform.determinism))
+            out.append(OperatorPlan(node.id, kinds[node.id], inputs[node.id], node.transform.determinism))
         elif isinstance(node, StatefulNode):
             operator = node.operator
             out.append(
                 OperatorPlan(
                     node.id,
                     kinds.get(node.id, "changelog"),
-                    inputs.get(node.id, str(node.input)),
+                    inputs.get(node.id) or ", ".join(source for source in graph.inputs(node)),
                     operator.determinism,
                     node.fingerprint,
                 )

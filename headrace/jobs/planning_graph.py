@@ -9,6 +9,7 @@ from headrace.jobs.plan_graph import GraphEdge, GraphNode, PlanGraph, Segment
 from headrace.jobs.planning_table import columns_read, text
 from headrace.kernel.protocols import MAIN, ReadRequest, StatefulOperator
 from headrace.runtime.graph import Graph, Node, SinkNode, SourceNode, StatefulNode, Stream, TransformNode
+from operators.settled import Settled
 from operators.timed_join import TimedJoin
 from operators.top import TopN
 
@@ -57,7 +58,7 @@ def _key(operator: StatefulOperator) -> Sequence[str]:
     if isinstance(operator, TimedJoin):
         pairs = zip(operator.sides.left.on, operator.sides.right.on, strict=True)
         return [left if left == right else f"{left} = {right}" for left, right in pairs]
-    return list(operator.by if isinstance(operator, TopN) else operator.key_columns)
+    return list(operator.by if isinstance(operator, TopN | Settled) else operator.key_columns)
 
 
 def _inputs(node: Node) -> Sequence[Stream]:

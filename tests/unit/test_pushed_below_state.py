@@ -31,6 +31,8 @@ from headrace.state.stores import open_store
 WHOLE, TEXT = pl.Int64(), pl.String()
 SCHEMA = {"t": pl.Datetime("us"), "k": TEXT, "v": WHOLE, "w": WHOLE, "x": pl.Float64(), "u": TEXT}
 COUNT = {"by": ["k", "x"], "aggregate": {"n": "count(*)", "s": "sum(w)"}}
+OVER = {"over": {"by": "k", "compute": {"n": "count(*)"}}}
+TOP = {"top": {"n": 1, "order_by": ["w"], "by": "k", "tumbling": "1h"}}
 WINDOW = {"window": {"tumbling": "1h", **COUNT}}
 ROWS = [{"k": k, "v": v} for k in ("a", "b", None) for v in (1, 9)]
 A_9, B_9 = {"k": "a", "v": 9}, {"k": "b", "v": 9}
@@ -68,7 +70,7 @@ KEYED: list[tuple[dict[str, Any], str]] = [
     ({"window": {"tumbling": "1h", "early": "5m", **COUNT}}, "ktx"),
     ({"window": {"tumbling": "1h", "time": "processing", **COUNT}}, "kx"),
     ({"aggregate": COUNT}, "kx"),
-    ({"over": {"by": "k", "compute": {"n": "count(*)"}}}, "ktuvwx"),
+    (OVER, "ktuvwx"),
 ]
 
 
@@ -86,7 +88,7 @@ def test_opt_06_a_filter_on_the_key_passes_and_one_on_results_or_floats_stays(
     [
         ({"dedup": {"by": "k"}}, "ktv"),
         ({"dedup": {"by": ["k"], "keep": "last", "ttl": "1h"}}, "ktv"),
-        ({"top": {"n": 1, "order_by": ["w"], "by": "k", "tumbling": "1h"}}, "ktvw"),
+        (TOP, "ktvw"),
         ({"running_top": {"n": 1, "order_by": ["w"], "by": "k", "rank": "place"}}, "ktvw"),
     ],
 )
@@ -97,6 +99,13 @@ def test_opt_07_rows_are_held_without_what_nobody_needs(tmp_path: Path, step: di
     assert (read(request), kept(request)) == (wanted, ALL_A)
     (state,) = job.sketch().stateful()
     assert "".join(sorted(set(state.columns or ()) - {"place", columns.WEIGHT})) == wanted
+
+
+@pytest.mark.parametrize("step", [{"dedup": {"by": "k"}}, {"window": {"session": "1h", **COUNT}}, OVER, TOP])
+def test_opt_07_a_filter_on_the_key_passes_what_waits_for_a_changelog(tmp_path: Path, step: dict[str, Any]) -> None:
+    running = {"aggregate": {"by": ["t", "k", "x", "v", "w"], "aggregate": {"m": "count(*)"}}}
+    job = compiled(tmp_path, steps=[running, step, {"filter": "k = 'a'"}, {"select": ["k"]}])
+    assert kept(requests(job.sketch(), None)["s"]) == ALL_A
 
 
 JOINS: list[tuple[str, dict[str, Any], list[Any], list[Any]]] = [
