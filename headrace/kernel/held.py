@@ -29,7 +29,7 @@ class HeldLayout:
         key: The operator's ``key_columns``, maybe none: rows of different keys may come to different instances.
         time: The column by which rows leave, Int64 or Datetime in microseconds; never null.
         version: Of the meaning of the columns; an operator that changes it cannot read what is there.
-        merge: Makes one row of several that belong together; None: rows stay as they are.
+        merge: Makes one row, or none, of several that belong together; None: rows stay as they are.
         flag: The last column, Boolean, that :meth:`HeldState.mark` sets; None: that removes rows.
     """
 

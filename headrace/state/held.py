@@ -296,6 +296,10 @@ class HeldStore:
             return
         rows = self._fresh.merge([*map(self._all_of, due), fresh]) if due else fresh
         self._segments = [segment for segment in self._segments if segment not in due]
+        if not rows.height:
+            self._nbytes = 0
+            self._fresh.put(rows)
+            return
         written, nbytes = self._written(rows), int(rows.estimated_size())
         if keep and not self._segments and rows.height <= self._sizes.whole and nbytes <= self._budget.share // 2:
             self._whole, self._nbytes = written, nbytes

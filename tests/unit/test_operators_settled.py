@@ -7,7 +7,7 @@ from collections import Counter
 
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headrace.kernel import columns
@@ -70,6 +70,7 @@ def over_rows(operator, rows: list[Row]) -> list[str]:
 @pytest.mark.parametrize("kind", OPERATORS)
 @settings(max_examples=25, deadline=None)
 @given(ROWS, BACK, ROWS, BACK, CUTS, st.integers(0, 20), RESTARTS, st.sampled_from([0, 9]))
+@example([Row(0, "a"), Row(0, "b"), Row(0), Row(1, "a")], [], [Row(0, "a")], [(0, 0)], [1], 0, {0, 1, 2, 3}, 0)
 def test_what_is_left_in_time_is_all_that_counts_whatever_the_cut(
     kind, history, gone, tail, back, cuts, bound, restarts, lateness
 ) -> None:
