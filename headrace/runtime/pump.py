@@ -100,6 +100,7 @@ class Pump:
                 if batch is not None:
                     self._put(self._compute(batch))
                 elif self._reader.finished:
+                    self.progress = self._reader.progress()
                     self._put(Ended(self._source))
                     return
         except BaseException as error:  # noqa: BLE001 - carried to the engine's thread, which raises it

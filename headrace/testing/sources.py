@@ -99,8 +99,9 @@ class ScriptedReader:
         return None
 
     def progress(self) -> Mapping[str, Json]:
-        """See :meth:`SourceReader.progress`."""
-        return {"phase": "tail"}
+        """See :meth:`SourceReader.progress`. The lag is in ticks."""
+        lag = {"topic": self._source.name, "partition": 0, "next": self._next, "end": len(self._source.ticks)}
+        return {"phase": "tail", "lag": [lag]}
 
     def close(self) -> None:
         """See :meth:`SourceReader.close`."""

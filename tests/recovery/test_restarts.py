@@ -52,6 +52,19 @@ def go(
     return restarts.run(job, store, EVERY_BATCH, options, observer or SilentObserver(), stop or StopSignal())
 
 
+class Last(SilentObserver):
+    """Keeps what it was told last."""
+
+    def on_progress(self, progress: Progress) -> None:
+        self.progress = progress
+
+
+def test_a_finished_run_says_how_far_it_has_come_however_short_it_was() -> None:
+    last = Last()
+    go(program(MemoryTable(), ticks=4), memory_store(), last)
+    assert [(lag.next, lag.end) for lag in last.progress.lag] == [(4, 4)]
+
+
 class Broken:
     """Fails whenever it is told something."""
 
