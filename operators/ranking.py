@@ -14,14 +14,15 @@ import polars as pl
 
 from headrace.kernel import columns
 from headrace.kernel.errors import SpecError
+from operators import event_time as times
 from operators import partials
 from operators.aggregate_set import check_keys
 from operators.errors import column_not_found
-from operators.row_order import total_order
+from operators.ranked_order import Ordered, ordered
+from operators.row_order import order
 
 ROW: Final = "_row"
 _KEY: Final = "_key_"
-_PLACE: Final = "_place_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,7 @@ class Ranking:
         order_by: Columns to order by, each with whether it is descending. At least one.
         by: Key columns.
         rank: Name of the column that holds a row's place; empty: none.
+        event_time: Column with the event time, if the rows have it; empty: none.
 
     Raises:
         SpecError: Something in it cannot be.
@@ -44,6 +46,7 @@ class Ranking:
     order_by: Sequence[tuple[str, bool]]
     by: Sequence[str]
     rank: str
+    event_time: str
 
     def __post_init__(self) -> None:
         if self.n < 1:
@@ -85,46 +88,43 @@ class Ranking:
                 code="COLUMN_CLASH",
             )
 
-    def columns(self, schema: pl.Schema, time: pl.Expr | None) -> Mapping[str, pl.Expr]:
-        """Keys, places and the row itself, of rows of a schema.
-
-        Args:
-            schema: The rows; ``_row_watermark`` and ``_weight`` are no part of what they hold.
-            time: Their event time in microseconds, if they have one.
-        """
-        held = pl.Schema({name: dtype for name, dtype in schema.items() if name not in _ABOUT_ROWS})
-        wanted = [partials.one_zero(pl.col(name), schema[name]) for name, _ in self.order_by]
-        places = [*wanted, *total_order(time, held)]
+    def columns(self, schema: pl.Schema) -> Mapping[str, pl.Expr]:
+        """Keys and the row itself, of rows of a schema; what is about rows (``_weight``) is no part of it."""
         return {
             **{
                 key: partials.one_zero(pl.col(name), schema[name]) for key, name in zip(self.keys, self.by, strict=True)
             },
-            **{f"{_PLACE}{index}": expr for index, expr in enumerate(places)},
-            ROW: pl.struct(pl.col(name) for name in held),
+            ROW: pl.struct(pl.col(name) for name in schema if name not in _ABOUT_ROWS),
         }
 
-    def sorted(self, rows: pl.LazyFrame, groups: Sequence[str]) -> pl.LazyFrame:
-        """Rows by group, and by place in it."""
-        places = places_of(rows.collect_schema())
-        falling = [descending for _, descending in self.order_by] + [False] * (len(places) - len(self.order_by))
-        return rows.sort(
-            [*groups, *places],
-            descending=[False] * len(groups) + falling,
-            nulls_last=[False] * len(groups) + [True] * len(places),
-        )
+    def ordered(self, rows: pl.DataFrame, groups: Sequence[str]) -> Ordered:
+        """Rows that have the columns of :meth:`columns`, by group and place."""
+        held = rows[ROW].struct.unnest()
+        places = held.select(expr.alias(f"{index}") for index, expr in enumerate(self._places(held.schema)))
+        falling = [descending for _, descending in self.order_by]
+        return ordered(rows.select(groups), places, held, falling + [False] * (places.width - len(falling)))
 
     def finish(self, rows: pl.LazyFrame, groups: Sequence[str]) -> pl.LazyFrame:
         """The rows as they were, with their rank if that has a name; sorted by group and place."""
-        ordered = self.sorted(rows, groups)
-        if not self.rank:
-            return ordered.select(ROW).unnest(ROW)
-        place = (pl.int_range(pl.len(), dtype=pl.Int64) + 1).over(groups).alias(self.rank)
-        return ordered.select(ROW, place).unnest(ROW)
+        return rows.map_batches(lambda some: self._finished(some, groups), schema=self.finished(rows.collect_schema()))
+
+    def finished(self, schema: pl.Schema) -> pl.Schema:
+        """The columns of :meth:`finish`."""
+        held = pl.DataFrame(schema={ROW: schema[ROW]}).unnest(ROW).schema
+        return pl.Schema({**held, self.rank: pl.Int64()}) if self.rank else held
+
+    def _finished(self, rows: pl.DataFrame, groups: Sequence[str]) -> pl.DataFrame:
+        order = self.ordered(rows, groups)
+        held = rows[ROW][order.rows].struct.unnest()
+        return held.with_columns(pl.Series(self.rank, order.ranks + 1, pl.Int64)) if self.rank else held
+
+    def _places(self, held: pl.Schema) -> list[pl.Expr]:
+        """What rows are ordered by before all that they hold is looked at."""
+        wanted = [partials.one_zero(pl.col(name), held[name]) for name, _ in self.order_by]
+        time = None
+        if self.event_time in held and self.event_time not in {name for name, _ in self.order_by}:
+            time = times.microseconds(self.event_time, held[self.event_time], self.where)
+        return [*wanted, *order(time, held)]
 
 
 _ABOUT_ROWS: Final = frozenset({columns.ROW_WATERMARK, columns.WEIGHT})
-
-
-def places_of(schema: pl.Schema) -> list[str]:
-    """The columns that rows are ordered by within their group, the first one first."""
-    return sorted((name for name in schema if name.startswith(_PLACE)), key=lambda name: int(name.removeprefix(_PLACE)))

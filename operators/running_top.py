@@ -27,10 +27,12 @@ from operators import event_time as times
 from operators.errors import computing
 from operators.partials import ROWS
 from operators.passage import Narrowed, Passage, by_key, reading
-from operators.ranking import ROW, Ranking, places_of
+from operators.ranked_changes import Change
+from operators.ranked_order import Ordered
+from operators.ranking import ROW, Ranking
 from operators.untimed import UntimedInstance, UntimedOperator
 
-VERSION: Final = 1
+VERSION: Final = 2
 _ROWS: Final = "rows"
 _ALL: Final = "_all"
 """The key where there is none: one group for all rows."""
@@ -65,7 +67,9 @@ class RunningTop(UntimedOperator):
     _ranking: Ranking = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_ranking", Ranking(self._where, self.n, self.order_by, self.by, self.rank))
+        object.__setattr__(
+            self, "_ranking", Ranking(self._where, self.n, self.order_by, self.by, self.rank, self.event_time or "")
+        )
 
     @property
     def _where(self) -> str:
@@ -99,15 +103,14 @@ class RunningTop(UntimedOperator):
         """
         schema = rows.collect_schema()
         self._ranking.check(schema)
-        time = None
         if self.event_time is not None and self.event_time in schema:
-            time = times.microseconds(self.event_time, schema[self.event_time], self._where)
-        made = [expr.alias(name) for name, expr in self._ranking.columns(schema, time).items()]
+            times.microseconds(self.event_time, schema[self.event_time], self._where)
+        made = [expr.alias(name) for name, expr in self._ranking.columns(schema).items()]
         made += [] if self.by else [pl.lit(0, pl.Int8).alias(_ALL)]
-        if columns.WEIGHT in schema:
-            return _once(rows.select(*made, columns.WEIGHT), self.keys, columns.WEIGHT)
-        promising = self._promising(rows.select(*made, pl.lit(1, pl.Int64).alias(ROWS)))
-        return _once(self._first(promising), self.keys, ROWS)
+        count = pl.col(columns.WEIGHT) if columns.WEIGHT in schema else pl.lit(1, pl.Int64).alias(ROWS)
+        picked = rows.select(*made, count)
+        taken = self._summed if columns.WEIGHT in schema else self._first
+        return picked.map_batches(taken, schema=picked.collect_schema())
 
     def passages(self, rows: pl.Schema) -> Sequence[Passage]:
         """See :class:`operators.passage.PassesPredicates`: rows of different keys never meet."""
@@ -120,20 +123,13 @@ class RunningTop(UntimedOperator):
 
     def output_schema(self, schema: pl.Schema) -> pl.Schema:
         """See :class:`headrace.kernel.protocols.StatefulOperator`."""
-        return self.ranked(pl.DataFrame(schema=schema).rename({columns.WEIGHT: ROWS}, strict=False), 1).schema
-
-    def ranked(self, held: pl.DataFrame, weight: int) -> pl.DataFrame:
-        """Rows of the main port, of all rows held of some keys, all with one weight."""
-        with computing(self._where):
-            there = held.filter(pl.col(ROWS) > 0)
-            copies = pl.int_range(pl.len()).repeat_by(pl.min_horizontal(ROWS, self.n)).explode(empty_as_null=False)
-            first = self._first(there[there.select(copies).to_series()].lazy())
-            kept = self._ranking.finish(first, self.keys).collect()
-            return kept.with_columns(pl.lit(weight, columns.WEIGHT_TYPE).alias(columns.WEIGHT))
+        return pl.Schema({**self._ranking.finished(schema), columns.WEIGHT: columns.WEIGHT_TYPE})
 
     def shown(self, table: str, rows: pl.LazyFrame) -> pl.LazyFrame:  # noqa: ARG002 - there is one
         """See :class:`headrace.kernel.protocols.ShowsState`: the rows that are kept."""
-        return self.ranked(rows.collect(), 1).drop(columns.WEIGHT).lazy()
+        held = rows.collect()
+        change = Change.of(self.ordered(held), held[ROWS].to_numpy(), 0)
+        return self.given_out(held, change).drop(columns.WEIGHT).lazy()
 
     def open(self, schema: pl.Schema, context: OperatorContext) -> RunningTopInstance:
         """An instance over partials of ``schema``.
@@ -146,21 +142,32 @@ class RunningTop(UntimedOperator):
         held = context.keyed(KeyedLayout(_ROWS, stored, self.keys, [ROW], version=VERSION))
         return RunningTopInstance(self, held, appended=appended)
 
-    def pruned(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Of appended rows, those that can be among the first N."""
-        before = pl.col(ROWS).cum_sum().over(self.keys) - pl.col(ROWS)
-        return self._ranking.sorted(rows.lazy(), self.keys).filter(before < self.n).collect()
+    def ordered(self, rows: pl.DataFrame) -> Ordered:
+        """Partials or rows held, by key and place."""
+        with computing(self._where):
+            return self._ranking.ordered(rows, self.keys)
 
-    def _first(self, rows: pl.LazyFrame) -> pl.LazyFrame:
-        place = pl.int_range(pl.len()).over(self.keys)
-        return self._ranking.sorted(rows, self.keys).filter(place < self.n)
+    def given_out(self, rows: pl.DataFrame, change: Change) -> pl.DataFrame:
+        """Rows of the main port: what a change of ``rows`` comes to among the first N."""
+        given = change.given(self.n, ranked=bool(self.rank))
+        place = [pl.Series(self.rank, given.ranks + 1, pl.Int64)] if self.rank else []
+        weight = pl.Series(columns.WEIGHT, given.weights, columns.WEIGHT_TYPE)
+        return rows[ROW][given.rows].struct.unnest().with_columns(*place, weight)
 
-    def _promising(self, rows: pl.LazyFrame) -> pl.LazyFrame:
-        """Without those rows that N others precede by the first column already: cheaper than sorting all."""
-        first, falling = places_of(rows.collect_schema())[0], self.order_by[0][1]
-        column = pl.col(first)
-        better = column.rank("min", descending=falling).over(self.keys).fill_null(column.count().over(self.keys) + 1)
-        return rows.filter(better <= self.n)
+    def _first(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """The first N of appended rows, equal ones once, with their number."""
+        order = self.ordered(rows)
+        change = Change.of(order, rows[ROWS].to_numpy(), 0).only(self.n)
+        return _counted(rows, change, ROWS)
+
+    def _summed(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """All rows, equal ones once, with what they weigh together."""
+        return _counted(rows, Change.of(self.ordered(rows), rows[columns.WEIGHT].to_numpy(), 0), columns.WEIGHT)
+
+
+def _counted(rows: pl.DataFrame, change: Change, count: str) -> pl.DataFrame:
+    """The rows that are there after a change, with how often."""
+    return rows[change.rows[change.put]].with_columns(pl.Series(count, change.after[change.put], rows.schema[count]))
 
 
 class RunningTopInstance(UntimedInstance):
@@ -170,20 +177,19 @@ class RunningTopInstance(UntimedInstance):
         self._operator = operator
         self._held = held
         self._appended = appended
-        self._identity = [*operator.keys, ROW]
 
     def process(self, partials: pl.DataFrame) -> Emission:
         """Take in rows; gives out what they change."""
         operator = self._operator
         before = self._held.find(partials)
-        new = partials.rename({columns.WEIGHT: ROWS}, strict=False).select(before.columns)
-        after = _once(pl.concat([before, new]).lazy(), operator.keys, ROWS).collect().filter(pl.col(ROWS) != 0)
+        rows = pl.concat([before, partials.rename({columns.WEIGHT: ROWS}, strict=False).select(before.columns)])
+        change = Change.of(operator.ordered(rows), rows[ROWS].to_numpy(), before.height)
         if self._appended:
-            after = operator.pruned(after)
-        self._held.remove(before.join(after, on=self._identity, how="anti", nulls_equal=True))
-        changed = after.join(before, on=[*self._identity, ROWS], how="anti", nulls_equal=True)
-        self._held.put(changed.select(before.columns))
-        return self._changes(before, after)
+            change = change.only(operator.n)
+        self._held.remove(rows[change.rows[change.removed]])
+        self._held.put(_counted(rows, change, ROWS))
+        given = operator.given_out(rows, change)
+        return {MAIN: given} if given.height else {}
 
     def rows_held(self) -> int:
         """Rows."""
@@ -192,17 +198,3 @@ class RunningTopInstance(UntimedInstance):
     def snapshot(self) -> OperatorState:
         """The rows of each key that are needed."""
         return OperatorState(VERSION, keyed={_ROWS: self._held.snapshot()})
-
-    def _changes(self, before: pl.DataFrame, after: pl.DataFrame) -> Emission:
-        operator = self._operator
-        both = pl.concat([operator.ranked(before, -1), operator.ranked(after, 1)])
-        names = [name for name in both.columns if name != columns.WEIGHT]
-        changes = both.group_by(names, maintain_order=True).agg(pl.col(columns.WEIGHT).sum())
-        changes = changes.filter(pl.col(columns.WEIGHT) != 0)
-        return {MAIN: changes.sort(*operator.by, columns.WEIGHT, maintain_order=True)} if changes.height else {}
-
-
-def _once(rows: pl.LazyFrame, keys: Sequence[str], count: str) -> pl.LazyFrame:
-    """Equal rows once, with how often they are there."""
-    places = places_of(rows.collect_schema())
-    return rows.group_by(*keys, ROW).agg(pl.col(places).first(), pl.col(count).sum())

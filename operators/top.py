@@ -23,6 +23,7 @@ from operators import partials
 from operators.errors import column_not_found
 from operators.passage import Narrowed, Passage, by_key, reading
 from operators.plan_cache import plan_for
+from operators.ranked_order import Places
 from operators.ranking import Ranking
 from operators.slices import Slices
 from operators.time_scales import Utc
@@ -63,7 +64,9 @@ class TopN:
     _plans: dict[tuple[Any, ...], _Plan] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_ranking", Ranking(self.where, self.n, self.order_by, self.by, self.rank))
+        object.__setattr__(
+            self, "_ranking", Ranking(self.where, self.n, self.order_by, self.by, self.rank, self.event_time)
+        )
         if self.size_us is not None and self.size_us <= 0:
             raise SpecError(f"{self.where} has size {self.size_us} us", hint="give a positive duration, e.g. 1h")
 
@@ -157,8 +160,13 @@ class TopN:
 
     def _first(self, rows: pl.LazyFrame) -> pl.LazyFrame:
         """The first N rows of each window and key, sorted; all of those without a window."""
-        place = pl.int_range(pl.len()).over(self._groups)
-        return self._ranking.sorted(rows, self._groups).filter((place < self.n) | pl.col(WINDOW_START).is_null())
+        return rows.map_batches(self._firsts, schema=rows.collect_schema())
+
+    def _firsts(self, rows: pl.DataFrame) -> pl.DataFrame:
+        order = self._ranking.ordered(rows, self._groups)
+        windowless = rows[WINDOW_START].is_null().to_numpy()[order.rows]
+        kept: Places = order.rows[(order.ranks < self.n) | windowless]
+        return rows[kept]
 
     def _finish(self, merged: pl.LazyFrame) -> pl.LazyFrame:
         return self._ranking.finish(merged, self._groups)
@@ -177,7 +185,7 @@ class TopN:
         named: Mapping[str, pl.Expr] = {
             WINDOW_START: pane.cast(pl.Datetime("us", times.time_zone(dtype))),
             partials.ROWS: pl.lit(1, pl.Int64),
-            **self._ranking.columns(schema, time),
+            **self._ranking.columns(schema),
         }
         return _Plan(
             late=slices.last_end(pane) <= mark if columns.ROW_WATERMARK in schema else None,

@@ -153,6 +153,41 @@ def test_what_makes_no_sense_is_refused() -> None:
     assert BEST.determinism is Determinism.EXACT_TABLE
 
 
+HELD = pl.Schema({"k": pl.String(), "v": pl.Int64(), "w": pl.Float64(), "tags": pl.List(pl.Float64)})
+ALIKE = [
+    ("a", 1, 2.0, [1.0]),
+    ("a", 1, -0.0, [0.0]),
+    ("a", 1, 0.0, [-0.0]),
+    ("a", 1, None, [1.0]),
+    ("a", 1, float("nan"), None),
+    ("a", 1, 2.0, None),
+    ("b", 1, 0.0, []),
+]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+@pytest.mark.parametrize("turned", [False, True])
+def test_what_rows_hold_decides_where_their_places_are_equal(size: int, turned: bool) -> None:
+    given = pl.DataFrame(ALIKE[::-1] if turned else ALIKE, schema=HELD, orient="row")
+    run = Running(RunningTop("top", 4, [("v", True)], ["k"], "place"), HELD)
+    found = pl.concat([run.feed(given.slice(at, size)) for at in range(0, given.height, size)])
+    # The two zeros are one row that is there twice.
+    zero = pl.when(pl.col("w") == 0).then(0.0).otherwise("w").alias("w")
+    tags = pl.col("tags").list.eval(pl.when(pl.element() == 0).then(0.0).otherwise(pl.element()))
+    first = [(0.0, [0.0], 1), (0.0, [0.0], 2), (2.0, [1.0], 3), (2.0, None, 4)]
+    wanted = [*(("a", 1, *row) for row in first), ("b", 1, 0.0, [], 1)]
+    assert table([found.with_columns(zero, tags)]) == sorted(map(repr, wanted))
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_equal_rows_are_given_out_as_often_as_they_are_there(size: int) -> None:
+    log = [("a", 1, 1.0, None, 1)] * 5 + [("a", 2, 1.0, None, 1)] * 2 + [("a", 2, 1.0, None, -1)]
+    given = pl.DataFrame(log, schema={**HELD, columns.WEIGHT: pl.Int64()}, orient="row")
+    run = Running(RunningTop("top", 3, [("v", True)], ["k"]), given.schema)
+    found = pl.concat([run.feed(given.slice(at, size)) for at in range(0, given.height, size)])
+    assert table([found]) == [repr(("a", 1, 1.0, None))] * 2 + [repr(("a", 2, 1.0, None))]
+
+
 def test_state_of_other_columns_is_refused() -> None:
     state = Running(BEST, ROWS).instance.snapshot()
     other = pl.Schema({**ROWS, "v": pl.Int64()})
