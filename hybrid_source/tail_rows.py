@@ -96,7 +96,7 @@ class RowBuilder:
             stamps = watermark.rows(records.decoded_slots(decoded), times, records.places)
             maybe_late = stamps is not None and bool((times < stamps).any())
         if self._stamped:
-            never = pl.repeat(None, decoded.height, dtype=pl.Int64, eager=True)
+            never = pl.Series([None], dtype=pl.Int64).new_from_index(0, decoded.height)
             columns.append((never if stamps is None else stamps).alias(system.ROW_WATERMARK))
         frame = pl.DataFrame(columns)
         if self._predicate is not None:
@@ -112,7 +112,7 @@ class RowBuilder:
 
 def event_times(column: pl.Series) -> pl.Series:
     """Event times as microseconds since the epoch (Int64); a column without a zone is UTC."""
-    return column.cast(pl.Datetime("us", getattr(column.dtype, "time_zone", None))).to_physical()
+    return column.cast(pl.Datetime("us", getattr(column.dtype, "time_zone", None))).cast(pl.Int64)
 
 
 def _subset(tail: str, schema: pl.Schema, names: Sequence[str]) -> pl.Schema:

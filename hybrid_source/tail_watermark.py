@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import numpy as np
 import polars as pl
 
 from headrace.kernel.boundary import TopicPartition
@@ -51,9 +52,17 @@ def row_watermarks(
 
 def event_time_bounds(slots: pl.Series, event_times: pl.Series) -> dict[int, tuple[int, int]]:
     """Smallest and largest event time by slot, for slots with one."""
-    rows = pl.DataFrame({"p": slots, "t": event_times}).group_by("p")
-    found = rows.agg(pl.col("t").min().alias("low"), pl.col("t").max().alias("high")).iter_rows()
-    return {slot: (low, high) for slot, low, high in found if low is not None}
+    if event_times.null_count():
+        known = event_times.is_not_null()
+        slots, event_times = slots.filter(known), event_times.filter(known)
+    given, times = slots.to_numpy(), event_times.to_numpy()
+    order = np.argsort(given, kind="stable")
+    given, times = given[order], times[order]
+    first = np.flatnonzero(np.append(True, given[1:] != given[:-1])[: given.size])
+    if not first.size:
+        return {}
+    bounds = zip(np.minimum.reduceat(times, first).tolist(), np.maximum.reduceat(times, first).tolist(), strict=True)
+    return dict(zip(given[first].tolist(), bounds, strict=True))
 
 
 class TailWatermark:

@@ -26,6 +26,8 @@ _NUMBER: Final = r'^"?(-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?)"?$'
 _EXPONENT_NUMBER: Final = r'^"?(-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?[eE][+-]?[0-9]{1,3})"?$'
 _FRACTIONS: Final = {19: 0, 23: 3, 26: 6}
 """Digits of the fraction by length, without a zone."""
+_MANY: Final = 2048
+"""From so many timestamps on it pays to look for one shape first."""
 _FIRST_US: Final = -62_135_596_800_000_000
 _LAST_US: Final = 253_402_300_799_999_999
 _EXACT_DIGITS: Final = 2000
@@ -36,14 +38,15 @@ def timestamps(texts: pl.Series, dtype: pl.Datetime) -> pl.Series:
 
     Digits of a fraction beyond the column's unit are cut off, towards the past.
     """
-    quick = _same_shape(texts, "Z" if dtype.time_zone else "") if dtype.time_unit == "us" else None
+    many = texts.len() >= _MANY and dtype.time_unit == "us"
+    quick = _same_shape(texts, "Z" if dtype.time_zone else "") if many else None
     if quick is not None:
         return _in_zone(quick, dtype.time_zone)
     pattern = TIMESTAMP if dtype.time_zone else LOCAL_TIMESTAMP
     plain = _matching(texts, pattern)
     zoned = plain if dtype.time_zone else plain + "Z"
     in_us = zoned.str.to_datetime("%+", time_unit="us", time_zone="UTC", strict=False, cache=False)
-    in_range = in_us.to_physical().is_between(_FIRST_US, _LAST_US)
+    in_range = in_us.cast(pl.Int64).is_between(_FIRST_US, _LAST_US)
     if dtype.time_unit == "us":
         parsed = in_us
     else:
