@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from headrace.kernel.errors import AccessDeniedError, HeadraceError, UnavailableError
+
+_NUMBER: Final = re.compile(r"\(os error (\d+)\)")
 
 
 @contextmanager
@@ -29,7 +33,13 @@ def mapped(message: str, *, denied: str, full: str) -> Iterator[None]:
     except (PermissionError, NotADirectoryError, FileExistsError) as error:
         raise AccessDeniedError(message, detail=str(error), hint=denied) from error
     except OSError as error:
-        is_full = error.errno in {errno.ENOSPC, errno.EDQUOT}
+        is_full = _number(error) in {errno.ENOSPC, errno.EDQUOT}
         raise UnavailableError(
             message, detail=str(error), hint=full if is_full else "", code="DISK_FULL" if is_full else ""
         ) from error
+
+
+def _number(error: OSError) -> int | None:
+    """The system's number of an error; Polars only says it in words."""
+    said = _NUMBER.search(str(error))
+    return int(said[1]) if error.errno is None and said else error.errno

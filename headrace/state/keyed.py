@@ -36,7 +36,7 @@ from headrace.kernel.keyed import (
 from headrace.kernel.layouts import check_layout
 from headrace.state.run_columns import encoded
 from headrace.state.runs import RunFolder
-from headrace.state.sorted_rows import GONE, HASH, Hashing, Places, SortedRows, matches, merged, same
+from headrace.state.sorted_rows import GONE, HASH, Hashing, Places, SortedRows, matches, merged, newest, same
 
 _ALL: Final = 2**64
 
@@ -117,10 +117,10 @@ class KeyedStore:
         found = self._matching(asked, low, high)
         if not found:
             return pl.DataFrame(schema=self._layout.schema)
-        rows = pl.concat(found)
-        if self._layout.within:
-            rows = rows.unique(self._layout.identity, keep="first", maintain_order=True)
-        return self._hashing.read(rows.filter(self._holds))
+        # Of one frame, and of several where a key has one row, each is there once.
+        twice = self._layout.within and len(found) > 1
+        rows = newest(pl.concat(found), self._layout.identity) if twice else pl.concat(found)
+        return self._hashing.read(self._held(rows))
 
     def put(self, rows: pl.DataFrame) -> None:
         """See :meth:`headrace.kernel.keyed.KeyedState.put`."""
@@ -147,7 +147,7 @@ class KeyedStore:
             slices = [frame.slice(a, b) for frame, a, b in zip(held, starts, stops, strict=True) if a < b]
             starts = stops
             if slices:
-                yield self._hashing.read(merged(slices, self._layout.identity).filter(self._holds))
+                yield self._hashing.read(self._held(merged(slices, self._layout.identity)))
 
     def snapshot(self) -> KeyedSnapshot:
         """See :meth:`headrace.kernel.keyed.KeyedState.snapshot`."""
@@ -201,13 +201,14 @@ class KeyedStore:
         """Everything, newest first."""
         return [*reversed(self._changes), *reversed(self._swept), *self._base]
 
-    @property
-    def _holds(self) -> pl.Expr:
+    def _held(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Of the newest rows, those that are held."""
         time, ttl = self._layout.time, self._layout.ttl_us
+        if rows[GONE].any():
+            rows = rows.filter(~pl.col(GONE))
         if time is None or ttl is None or self._now is None:
-            return ~pl.col(GONE)
-        return ~pl.col(GONE) & (pl.col(time) > self._now - ttl).fill_null(value=True)
+            return rows
+        return rows.filter((pl.col(time) > self._now - ttl).fill_null(value=True))
 
     def _asked(self, keys: pl.DataFrame) -> tuple[pl.DataFrame, Hashes, Hashes]:
         """Each key once, as it is stored, sorted by hash."""
@@ -275,7 +276,7 @@ class KeyedStore:
     def _merge_last(self, count: int) -> None:
         rows = merged(self._changes[: -count - 1 : -1], self._layout.identity)
         oldest = count == len(self._changes) and not self._swept and not self._base
-        self._changes[-count:] = [SortedRows.of(rows.filter(self._holds) if oldest else rows)]
+        self._changes[-count:] = [SortedRows.of(self._held(rows) if oldest else rows)]
         if oldest and not self._changes[0].height:
             self._changes.clear()
 
@@ -316,7 +317,7 @@ class KeyedStore:
         cuts = [held.below(end) for held in self._swept]
         changes = [held.slice(0, cut) for held, cut in zip(self._swept, cuts, strict=True) if cut]
         if changes:
-            result = merged([*reversed(changes), *self._base[at:stop]], self._layout.identity).filter(self._holds)
+            result = self._held(merged([*reversed(changes), *self._base[at:stop]], self._layout.identity))
             self._base[at:stop] = self._segments(result)
         left = [held.slice(cut, held.height) for held, cut in zip(self._swept, cuts, strict=True) if cut < held.height]
         self._swept = left

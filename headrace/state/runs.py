@@ -7,7 +7,6 @@ killed attempts have left behind is removed by the next one that works in the sa
 from __future__ import annotations
 
 import fcntl
-import io
 import os
 import shutil
 import tempfile
@@ -57,21 +56,27 @@ class RunFolder:
             AccessDeniedError: The folder cannot be written.
             UnavailableError: The disk is full (``DISK_FULL``).
         """
-        out = io.BytesIO()
-        rows.write_ipc(out, compression="uncompressed", record_batch_size=max(rows.height, 1))
-        return self.add(uuid.uuid4().hex, out.getbuffer(), rows.height)
 
-    def add(self, run_id: str, data: bytes | memoryview, rows: int) -> RunFile:
+        def content(path: Path) -> None:
+            rows.write_ipc(path, compression="uncompressed", record_batch_size=max(rows.height, 1))
+
+        return self._placed(uuid.uuid4().hex, rows.height, content)
+
+    def add(self, run_id: str, data: bytes, rows: int) -> RunFile:
         """Take in the content of a run file; raises as :meth:`write`."""
+        return self._placed(run_id, rows, lambda path: path.write_bytes(data))
+
+    def _placed(self, run_id: str, rows: int, content: Callable[[Path], object]) -> RunFile:
         folder = self.open()
         with self._mapped():
             path = folder / f"{run_id}-{uuid.uuid4().hex[:8]}.arrow"
             try:
-                path.write_bytes(data)
+                content(path)
+                nbytes = path.stat().st_size
             except OSError:
                 path.unlink(missing_ok=True)
                 raise
-        file = RunFile(run_id, path, rows, len(data))
+        file = RunFile(run_id, path, rows, nbytes)
         weakref.finalize(file, self._remove, path)
         return file
 

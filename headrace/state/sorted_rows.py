@@ -164,10 +164,17 @@ def merged(frames: Sequence[SortedRows], identity: Sequence[str]) -> pl.DataFram
         frames: Newest first.
         identity: Names one row.
     """
-    if len(frames) == 1:
-        return frames[0].rows
-    rows = pl.concat([frame.rows for frame in frames])
-    hashes = np.concatenate([frame.hashes for frame in frames])
+    return frames[0].rows if len(frames) == 1 else newest(pl.concat([frame.rows for frame in frames]), identity)
+
+
+def newest(rows: pl.DataFrame, identity: Sequence[str]) -> pl.DataFrame:
+    """The first row of each identity, sorted by hash.
+
+    Args:
+        rows: Stored rows, newest first.
+        identity: Names one row.
+    """
+    hashes = rows[HASH].to_numpy()
     order = np.argsort(hashes, kind="stable")
     hashes = hashes[order]
     again = np.flatnonzero(hashes[1:] == hashes[:-1]) + 1

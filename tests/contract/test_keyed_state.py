@@ -297,6 +297,7 @@ def test_state_of_another_layout_is_refused(change: dict[str, Any]) -> None:
     ("error", "kind", "hint"),
     [
         (OSError(errno.ENOSPC, "no space left"), UnavailableError, "the disk is full: make room"),
+        (OSError("No space left on device (os error 28)"), UnavailableError, "the disk is full: make room"),
         (OSError(errno.EIO, "broken"), UnavailableError, ""),
         (PermissionError(errno.EACCES, "denied"), AccessDeniedError, "check its owner and mode"),
     ],
@@ -304,16 +305,16 @@ def test_state_of_another_layout_is_refused(change: dict[str, Any]) -> None:
 def test_what_the_disk_says_is_said_with_its_cure(
     error: OSError, kind: type[HeadraceError], hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object) -> int:
+    def refuse(*_: object, **__: object) -> int:
         raise error
 
     state = StateBackend(StateOptions(folder=tmp_path)).context("x").keyed(ONE)
     state.put(frame([("a", 1, 1, 1)]))
-    monkeypatch.setattr(Path, "write_bytes", refuse)
+    monkeypatch.setattr(pl.DataFrame, "write_ipc", refuse)
     with pytest.raises(kind, match=f"state cannot be kept in the folder {tmp_path}") as caught:
         state.snapshot()
     assert caught.value.hint.startswith(hint)
-    assert (caught.value.code == "DISK_FULL") is (error.errno == errno.ENOSPC)
+    assert (caught.value.code == "DISK_FULL") is ("space" in str(error))
     monkeypatch.undo()
     assert state.find(frame([("a", 0, 0, 0)])).rows() == [("a", 1, 1, 1)]
 
