@@ -133,9 +133,8 @@ class IntervalJoinInstance:
     def _matched(self, side: Side, fresh: pl.DataFrame) -> list[pl.DataFrame]:
         """Takes in fresh rows of one side; the pairs they make with all of the other side's."""
         other = self._held("right" if side == "left" else "left")
-        near = other.numbered(ROW) if self._notes else pl.concat(other.frames()).lazy()
-        near = near.filter(self._reachable(side, fresh))
-        own = fresh.lazy().with_columns(pl.int_range(pl.len()).alias(ROW)) if self._notes else fresh.lazy()
+        near = other.numbered(ROW, fresh).filter(self._reachable(side, fresh))
+        own = fresh.lazy().with_columns(pl.int_range(pl.len()).alias(ROW))
         left, right = (own, near) if side == "left" else (near, own)
         found = self._pairs(left, right, fresh.height + other.height)
         for each in self._notes:

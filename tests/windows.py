@@ -74,7 +74,8 @@ def frame_of(rows: Sequence[Row], marks: Sequence[int | None] | None = None) -> 
 
 def small_context(state: OperatorState | None = None) -> OperatorContext:
     """What an operator is opened with, where little state is much: it lies in many files."""
-    return operator_context(state, options=StateOptions(2000, sizes=Sizes(small=2, fan=2, segment=8, whole=2)))
+    sizes = Sizes(small=2, fan=2, segment=8, whole=2, searched=3, few=1)
+    return operator_context(state, options=StateOptions(2000, sizes=sizes))
 
 
 def stored(state: OperatorState) -> OperatorState:

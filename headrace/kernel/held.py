@@ -135,8 +135,13 @@ class HeldState(Protocol):
     def drop(self, before: int) -> None:
         """Let go of the rows whose time lies before ``before``; some may stay until it pays to look at all."""
 
-    def numbered(self, place: str) -> pl.LazyFrame:
-        """Everything, with its place in a further column (Int64); places hold until the next change."""
+    def numbered(self, place: str, keys: pl.DataFrame | None = None) -> pl.LazyFrame:
+        """Everything, with its place in a further column (Int64); places hold until the next change.
+
+        Args:
+            place: The column.
+            keys: Rows with the columns of the key: what has none of their keys may be left out, if that is cheaper.
+        """
 
     def mark(self, places: pl.Series) -> None:
         """Set the flag of the rows at some places, or remove them; each may be named more than once."""

@@ -19,9 +19,10 @@ import polars as pl
 
 from headrace.kernel.errors import GraphChangedError
 from headrace.kernel.held import HeldLayout, HeldPart, HeldSegment, HeldSnapshot
-from headrace.kernel.keyed import KeyedRun, KeyGroups, RunFile, hash_probe, key_groups
+from headrace.kernel.keyed import Hashes, KeyedRun, KeyGroups, RunFile, hash_probe, key_groups, key_hash
 from headrace.kernel.layouts import check_layout
 from headrace.kernel.merged import Merged
+from headrace.state.key_index import KeyIndex, Numbers
 from headrace.state.keyed import MemoryBudget, Sizes, tier
 from headrace.state.run_columns import decoded, encoded, has_wide
 from headrace.state.runs import RunFolder, mapped_rows
@@ -125,12 +126,21 @@ class HeldStore:
             self._fresh.drop(self._time < before)
             self._whole = None
 
-    def numbered(self, place: str) -> pl.LazyFrame:
+    def numbered(self, place: str, keys: pl.DataFrame | None = None) -> pl.LazyFrame:
         """See :meth:`headrace.kernel.held.HeldState.numbered`."""
+        asked = None if keys is None or not self._layout.key else key_hash(keys, self._layout.key)
+        if asked is not None and self._fresh.height >= self._sizes.searched and self._is_few(asked, self._fresh.height):
+            self._spill()
         frames, first = [], 0
         for segment in self._segments:
-            places = pl.int_range(first, first + segment.height, eager=True).alias(place)
-            frames.append(self._shown(segment, segment.start, segment.file.rows, [places]))
+            if asked is not None and self._is_few(asked, segment.height):
+                rows = self._indexed(segment).find(asked)
+                rows = rows[rows >= segment.start]
+                places = pl.Series(place, first + rows - segment.start, pl.Int64)
+                frames.append(self._shown(segment, rows, [places]))
+            else:
+                places = pl.int_range(first, first + segment.height, eager=True).alias(place)
+                frames.append(self._shown(segment, slice(segment.start, segment.file.rows), [places]))
             first += segment.height
         numbers = pl.int_range(first, first + self._fresh.height, eager=True).alias(place)
         return pl.concat([*frames, pl.concat(self._fresh.frames()).with_columns(numbers)]).lazy()
@@ -259,25 +269,37 @@ class HeldStore:
                 segment.skip()
         self._segments = [segment for segment in self._segments if segment.height]
 
-    def _shown(self, segment: Segment, start: int, stop: int, further: Sequence[pl.Series] = ()) -> pl.DataFrame:
+    def _is_few(self, asked: Hashes, rows: int) -> bool:
+        """Whether so many keys are looked up one by one among so many rows."""
+        return rows > self._sizes.whole and asked.size * self._sizes.few <= rows
+
+    def _indexed(self, segment: Segment) -> KeyIndex:
+        if segment.index is None:
+            keys = self._decoded(segment.rows.select(self._layout.key))
+            segment.index = KeyIndex.made(key_hash(keys, self._layout.key), self._runs)
+        return segment.index
+
+    def _decoded(self, stored: pl.DataFrame) -> pl.DataFrame:
+        wanted = pl.Schema({name: self._layout.schema[name] for name in stored.columns})
+        return decoded(stored, wanted) if self._wide else stored
+
+    def _shown(self, segment: Segment, which: slice | Numbers, further: Sequence[pl.Series] = ()) -> pl.DataFrame:
         """Rows of a segment, with further columns."""
         flag, marks = self._layout.flag, segment.marks
-        rows = segment.rows.slice(start, stop - start)
-        if self._wide:
-            rows = decoded(rows, pl.Schema({name: self._layout.schema[name] for name in self._kept}))
+        rows = self._decoded(segment.rows[which])
         if flag is not None:
-            none = pl.repeat(value=False, n=stop - start, dtype=pl.Boolean(), eager=True)
-            rows = rows.with_columns((none if marks is None else pl.Series(marks[start:stop])).alias(flag))
+            none = pl.repeat(value=False, n=rows.height, dtype=pl.Boolean(), eager=True)
+            rows = rows.with_columns((none if marks is None else pl.Series(marks[which])).alias(flag))
         if further:
             rows = rows.with_columns(further)
-        return rows.filter(pl.Series(~marks[start:stop])) if flag is None and marks is not None else rows
+        return rows.filter(pl.Series(~marks[which])) if flag is None and marks is not None else rows
 
     def _all_of(self, segment: Segment) -> pl.DataFrame:
-        return self._shown(segment, segment.start, segment.file.rows)
+        return self._shown(segment, slice(segment.start, segment.file.rows))
 
     def _stored_before(self, before: int) -> list[pl.DataFrame]:
         cuts = [(segment, segment.until(before)) for segment in self._segments]
-        return [self._shown(segment, segment.start, stop) for segment, stop in cuts if stop > segment.start]
+        return [self._shown(segment, slice(segment.start, stop)) for segment, stop in cuts if stop > segment.start]
 
     def _fresh_before(self, before: int) -> list[pl.DataFrame]:
         return [frame.filter(self._time < before) for frame in self._fresh.frames()]

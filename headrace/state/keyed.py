@@ -53,6 +53,8 @@ class Sizes:
         share: ... and when the base has no more than so many times their rows.
         most: ... or when there are so many changes.
         whole: Rows held by time stay in memory, and are written whole, up to so many.
+        searched: Rows held by time are written from so many on when they are looked up by key.
+        few: A segment's rows are looked up one by one for keys of which it has at least so many times as many rows.
     """
 
     small: int = 4096
@@ -62,6 +64,8 @@ class Sizes:
     share: int = 3
     most: int = 24
     whole: int = 1 << 13
+    searched: int = 1 << 16
+    few: int = 8
 
 
 @dataclass(slots=True)

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import polars as pl
 
 from headrace.kernel.keyed import RunFile
+from headrace.state.key_index import KeyIndex
 
 Times: TypeAlias = npt.NDArray[np.int64]
 Marks: TypeAlias = npt.NDArray[np.bool_]
@@ -26,6 +27,7 @@ class Segment:
         start: The rows from there on are held.
         marks: Of all its rows, which ones have been marked; None: none.
         marked: Where the marks lie; None: nowhere, or they have changed since.
+        index: All its rows by key; None: nobody has asked yet.
     """
 
     file: RunFile
@@ -34,6 +36,7 @@ class Segment:
     start: int
     marks: Marks | None = None
     marked: RunFile | None = None
+    index: KeyIndex | None = None
 
     @property
     def height(self) -> int:

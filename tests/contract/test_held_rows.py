@@ -50,9 +50,8 @@ def in_order(rows: Any) -> list[Row]:
 
 
 def made(layout: HeldLayout, groups: KeyGroups | None = None, memory: int = 300) -> HeldStore:
-    return HeldStore(
-        layout, groups or KeyGroups(), RunFolder(), MemoryBudget(memory), Sizes(small=2, fan=2, segment=8, whole=2)
-    )
+    sizes = Sizes(small=2, fan=2, segment=8, whole=2, searched=3, few=1)
+    return HeldStore(layout, groups or KeyGroups(), RunFolder(), MemoryBudget(memory), sizes)
 
 
 class Pair:
@@ -87,6 +86,16 @@ class Pair:
         for row in marked.drop("place").rows():
             self.rows.remove(row)
             self.rows += [(*row[:3], True)] if self.layout.flag else []
+
+    def look_up(self, keys: list[str | None]) -> None:
+        asked = frame([(key, 0, 0) for key in keys])
+        found = self.state.numbered("place", asked).collect()
+        places = self.state.numbered("place").collect()
+        some = set(found["place"])
+        assert len(some) == found.height
+        assert listed([found]) == listed([places.filter(pl.col("place").is_in(some))])
+        wanted = places.filter(pl.col("k").is_in(keys, nulls_equal=True))["place"] if self.layout.key else []
+        assert some.issuperset(wanted)
 
     def drop(self, before: int) -> None:
         self.state.drop(before)
@@ -126,6 +135,7 @@ STEPS = st.lists(
         st.tuples(st.just("take"), st.integers(-32, 32)),
         st.tuples(st.just("drop"), st.integers(-32, 0)),
         st.tuples(st.just("mark"), st.lists(st.integers(0, 99), max_size=5)),
+        st.tuples(st.just("look_up"), st.lists(st.sampled_from([None, *"abcdefg"]), max_size=2)),
         st.tuples(st.just("snapshot"), st.none()),
         st.tuples(st.just("restore"), st.integers(1, 3)),
     ),
@@ -147,6 +157,21 @@ def test_it_is_a_list(layout: HeldLayout, steps: list[Any]) -> None:
     assert listed([pair.state.merged()]) == pair.merged(pair.rows)
     for snapshot, rows in pair.kept:
         assert listed([pair.opened(snapshot).merged()]) == pair.merged(rows)
+
+
+def test_of_many_rows_those_of_few_keys_are_looked_up() -> None:
+    sizes = Sizes(small=10, whole=10, searched=20)
+    state = HeldStore(PLAIN, KeyGroups(), RunFolder(), MemoryBudget(1 << 20), sizes)
+    state.add(frame([(f"k{at % 50}", at, at) for at in range(200)]))
+    few = frame([("k7", 0, 0), ("k9", 0, 0), ("k3", 0, 0), ("none", 0, 0)])
+    wanted = [3, 7, 9, 53, 57, 59, 103, 107, 109, 153, 157, 159]
+    assert sorted(state.numbered("place", few).collect()["v"]) == wanted
+    state.drop(53)
+    found = state.numbered("place", few).collect()
+    assert sorted(found["v"]) == wanted[3:]
+    state.mark(found.filter(pl.col("v") == 57)["place"])
+    assert sorted(state.numbered("place", few).collect()["v"]) == [53, 59, 103, 107, 109, 153, 157, 159]
+    assert state.numbered("place", frame([(f"k{at}", 0, 0) for at in range(50)])).collect().height == 146
 
 
 def files(snapshot: HeldSnapshot) -> dict[str, int]:
