@@ -17,6 +17,8 @@ from benchmarks.with_headrace import config_of
 from infra.dev import S3
 
 HISTORY_TARGET: Final = 0.7
+EXACT_SUM_TARGET: Final = 0.55
+"""Lower: the plain side's sum of doubles depends on the order in which its threads get to them, Headrace's does not."""
 TAIL_TARGET: Final = 0.6
 MEMORY_TARGET: Final = 1.3
 CHECKPOINT_TARGET: Final = 0.05
@@ -88,7 +90,8 @@ def history(plan: Plan, lake: Lake) -> Iterator[Result]:
         def ours(query: dict[str, Any] = query, snapshot: int = snapshot) -> Cost:
             return in_process("headrace history", snapshot=snapshot, checkpoint={}, **query)
 
-        yield _by_cpu(name, pairs(plan.pairs, by_hand, ours), HISTORY_TARGET)
+        target = EXACT_SUM_TARGET if aggregates is _FLOATS else HISTORY_TARGET
+        yield _by_cpu(name, pairs(plan.pairs, by_hand, ours), target)
 
 
 def slow_store(plan: Plan, folder: Path, store: S3 | None) -> Iterator[Result]:

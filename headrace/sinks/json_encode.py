@@ -108,6 +108,8 @@ def _value(value: pl.Expr, dtype: pl.DataType) -> pl.Expr:
 
 def _object(fields: Sequence[tuple[str, pl.Expr, pl.DataType]]) -> pl.Expr:
     """Runs of fields without decimals are encoded in one go; decimals would become strings there."""
+    if not any(_has_decimal(dtype) for _, _, dtype in fields):
+        return _encoded(fields)
     pieces: list[pl.Expr] = []
     for exact, run in groupby(fields, key=lambda field: _has_decimal(field[2])):
         if exact:
@@ -116,9 +118,12 @@ def _object(fields: Sequence[tuple[str, pl.Expr, pl.DataType]]) -> pl.Expr:
                 for name, value, dtype in run
             ]
         else:
-            whole = pl.struct([_plain(value, dtype).alias(name) for name, value, dtype in run]).struct.json_encode()
-            pieces.append(whole.str.strip_prefix("{").str.strip_suffix("}"))
+            pieces.append(_encoded(list(run)).str.strip_prefix("{").str.strip_suffix("}"))
     return pl.concat_str(pl.lit("{"), pl.concat_str(pieces, separator=","), pl.lit("}"))
+
+
+def _encoded(fields: Sequence[tuple[str, pl.Expr, pl.DataType]]) -> pl.Expr:
+    return pl.struct([_plain(value, dtype).alias(name) for name, value, dtype in fields]).struct.json_encode()
 
 
 def _plain(value: pl.Expr, dtype: pl.DataType) -> pl.Expr:
