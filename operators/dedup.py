@@ -27,7 +27,8 @@ from headrace.kernel.protocols import LATE, MAIN, Determinism, OperatorContext
 from operators import event_time as times
 from operators import partials
 from operators.aggregate_set import check_keys
-from operators.dedup_instance import COUNT, FIRST, LAST, ROW, DedupInstance, DedupLayout
+from operators.dedup_instance import DedupInstance, DedupLayout
+from operators.dedup_rows import COUNT, FIRST, LAST, ROW, candidates
 from operators.errors import column_not_found
 from operators.passage import Narrowed, Passage, by_key, reading
 from operators.plan_cache import plan_for
@@ -112,24 +113,17 @@ class Dedup:
         if plan.late is not None:
             rows = rows.filter(~plan.late.fill_null(value=False))
         keys = [*plan.keys, _BUCKET]
-        edge = FIRST if self.keep == "first" else LAST
-        row, time = pl.col(ROW), pl.col(_TIME)
-        spans = [time.min().over(keys).alias(FIRST), time.max().over(keys).alias(LAST)]
-        return (
-            rows.select(
-                *(expr.alias(name) for name, expr in plan.keys.items()),
-                plan.bucket.alias(_BUCKET),
-                plan.time.alias(_TIME),
-                pl.struct(plan.order).alias(ROW),
-            )
-            .with_columns(*spans, pl.len().over(keys).cast(pl.Int64).alias(COUNT))
-            .filter((time == pl.col(edge)).fill_null(value=True))
-            .group_by(keys)
-            .agg(
-                pl.col(FIRST, LAST, COUNT).first(),
-                row.min_by(ROW) if self.keep == "first" else row.max_by(ROW),
-            )
-            .drop(_BUCKET)
+        picked = rows.select(
+            *(expr.alias(name) for name, expr in plan.keys.items()),
+            plan.bucket.alias(_BUCKET),
+            plan.time.alias(_TIME),
+            pl.struct(plan.order).alias(ROW),
+        )
+        held = picked.collect_schema()
+        made = {FIRST: pl.Int64(), LAST: pl.Int64(), COUNT: pl.Int64(), ROW: held[ROW]}
+        return picked.map_batches(
+            lambda some: candidates(some, keys, _TIME, self.keep).drop(_BUCKET),
+            schema={**{name: held[name] for name in plan.keys}, **made},
         )
 
     def passages(self, rows: pl.Schema) -> Sequence[Passage]:

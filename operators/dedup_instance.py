@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 import polars as pl
 
@@ -16,20 +16,9 @@ from headrace.kernel.held import HeldLayout
 from headrace.kernel.keyed import KeyedLayout
 from headrace.kernel.protocols import MAIN, Emission, OperatorContext, OperatorState
 from operators.closed_time import ClosedTime
+from operators.dedup_rows import COUNT, FIRST, LAST, ROW, Keep, joined
 from operators.row_order import ORDER
 from operators.stretches import RUN, ended, numbered
-
-FIRST: Final = "_first"
-"""Event time of a stretch's first row, microseconds."""
-
-LAST: Final = "_last"
-"""Event time of a stretch's last row, microseconds."""
-
-COUNT: Final = "_count"
-"""How many rows it stands for."""
-
-ROW: Final = "_row"
-"""The row to keep, a struct that begins with its place (:func:`operators.row_order.total_order`)."""
 
 VERSION: Final = 2
 _OPEN: Final = "open"
@@ -51,7 +40,7 @@ class DedupLayout:
 
     where: str
     by: Sequence[str]
-    keep: Literal["first", "last"]
+    keep: Keep
     ttl: int | None
     lateness: int
 
@@ -170,6 +159,7 @@ class DedupInstance:
         self._known.remove(near)
         self._known.expire(closed)
         given = near.with_columns(pl.lit(value=True).alias(_GIVEN))
+        # What is known has no row, and so comes first: the row that is kept says whether its stretch has been given.
         both = pl.concat([given, due.with_columns(pl.lit(value=False).alias(_GIVEN))], how="diagonal")
         joined = self._stretches(both.lazy(), both.columns).collect()
         self._remember(joined.filter(lasting))
@@ -184,8 +174,8 @@ class DedupInstance:
         if self._layout.ttl is not None:
             rows = numbered(rows, self._by, pl.col(FIRST), pl.col(LAST), self._layout.ttl)
             keys = [*self._by, RUN]
-        row = pl.col(ROW)
-        picked = row.min_by(ROW) if self._layout.keep == "first" else row.max_by(ROW)
-        given = [pl.col(_GIVEN).any()] if _GIVEN in names else []
-        merged = rows.group_by(keys).agg(pl.col(FIRST).min(), pl.col(LAST).max(), pl.col(COUNT).sum(), picked, *given)
-        return merged.select(names)
+        schema = rows.collect_schema()
+        return rows.map_batches(
+            lambda some: joined(some, keys, self._layout.keep).select(names),
+            schema={name: schema[name] for name in names},
+        )

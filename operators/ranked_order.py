@@ -37,14 +37,17 @@ class Ordered:
         return within(self.begins, np.arange(self.rows.size))
 
 
-def ordered(groups: pl.DataFrame, places: pl.DataFrame, held: pl.DataFrame, falling: list[bool]) -> Ordered:
+def ordered(
+    groups: pl.DataFrame, places: pl.DataFrame, held: pl.DataFrame, falling: list[bool], *, nulls_last: bool = True
+) -> Ordered:
     """Order rows.
 
     Args:
         groups: What they are grouped by; nulls first.
-        places: What they are ordered by within their group; nulls last.
-        held: What decides where all of that is equal, ascending, nulls last; of as many rows.
+        places: What they are ordered by within their group.
+        held: What decides where all of that is equal, ascending; of as many rows.
         falling: Whether each column of ``places`` descends.
+        nulls_last: Where nulls come within a group.
     """
     by = [pl.Series(f"{index}", column) for index, column in enumerate((*groups, *places))]
     head = pl.DataFrame(by)
@@ -52,7 +55,7 @@ def ordered(groups: pl.DataFrame, places: pl.DataFrame, held: pl.DataFrame, fall
         pl.arg_sort_by(
             head.columns,
             descending=[False] * groups.width + falling,
-            nulls_last=[False] * groups.width + [True] * places.width,
+            nulls_last=[False] * groups.width + [nulls_last] * places.width,
             maintain_order=True,
         )
     ).to_series()
@@ -62,7 +65,7 @@ def ordered(groups: pl.DataFrame, places: pl.DataFrame, held: pl.DataFrame, fall
     rows = order.to_numpy().astype(np.intp)
     again = np.zeros(rows.size, np.bool_)
     if tied.any():
-        _untie(rows, again, tied, held)
+        _untie(rows, again, tied, held, nulls_last=nulls_last)
     return Ordered(rows, ~same, again)
 
 
@@ -73,13 +76,13 @@ def within(begins: Flags, counted: Places) -> Places:
     return counted - np.repeat(counted[first], sizes)
 
 
-def _untie(rows: Places, again: Flags, tied: Flags, held: pl.DataFrame) -> None:
+def _untie(rows: Places, again: Flags, tied: Flags, held: pl.DataFrame, *, nulls_last: bool) -> None:
     """Order what is equal so far by what it holds; says in ``again`` what is equal still."""
     concerned = tied | np.append(tied[1:], False)
     run = pl.Series("run", np.cumsum(~tied)[concerned])
     some = held[rows[concerned]]
     named = pl.DataFrame([run, *(pl.Series(f"{index}", column) for index, column in enumerate(some))])
-    order = named.select(pl.arg_sort_by(named.columns, nulls_last=True, maintain_order=True)).to_series()
+    order = named.select(pl.arg_sort_by(named.columns, nulls_last=nulls_last, maintain_order=True)).to_series()
     rows[concerned] = rows[concerned][order.to_numpy()]
     again[concerned] = _as_before(named[order])
 

@@ -1,0 +1,86 @@
+"""The row to keep of each group: the first or the last one in the order of all rows (:mod:`operators.row_order`).
+
+Nulls come first in it, as in Polars' order of structs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Literal, TypeAlias
+
+import numpy as np
+import polars as pl
+
+from operators.ranked_order import Ordered, Places, ordered
+from operators.row_order import ORDER
+
+FIRST: Final = "_first"
+"""Event time of a stretch's first row, microseconds."""
+
+LAST: Final = "_last"
+"""Event time of a stretch's last row, microseconds."""
+
+COUNT: Final = "_count"
+"""How many rows it stands for."""
+
+ROW: Final = "_row"
+"""The row to keep, a struct that begins with its place (:func:`operators.row_order.total_order`)."""
+
+Keep: TypeAlias = Literal["first", "last"]
+
+
+def candidates(rows: pl.DataFrame, groups: Sequence[str], time: str, keep: Keep) -> pl.DataFrame:
+    """Rows by group, each a stretch: the groups' columns, first and last time, number of rows, the row to keep.
+
+    Args:
+        rows: Columns of the groups, the time and the row.
+        groups: What they are grouped by.
+        time: Their event time (Int64); null for all rows of a group or for none.
+        keep: Which row.
+    """
+    order = _by_row(rows, groups)
+    starts, stops = _edges(order)
+    times = rows[time]
+    kept = order.rows[starts if keep == "first" else stops - 1]
+    return rows[kept].select(
+        *groups,
+        times[order.rows[starts]].alias(FIRST),
+        times[order.rows[stops - 1]].alias(LAST),
+        pl.Series(COUNT, stops - starts, pl.Int64),
+        ROW,
+    )
+
+
+def joined(stretches: pl.DataFrame, groups: Sequence[str], keep: Keep) -> pl.DataFrame:
+    """Stretches by group, each one stretch; further columns are those of the row that is kept.
+
+    Args:
+        stretches: What :func:`candidates` gives; all with times.
+        groups: Which are one.
+        keep: Which row.
+    """
+    order = _by_row(stretches, groups)
+    starts, stops = _edges(order)
+    if not starts.size:
+        return stretches
+    inside = stretches.select(FIRST, LAST, pl.col(COUNT).fill_null(0))[order.rows]
+    first, last, count = (inside[name].to_numpy() for name in (FIRST, LAST, COUNT))
+    kept = order.rows[starts if keep == "first" else stops - 1]
+    return stretches[kept].with_columns(
+        pl.Series(FIRST, np.minimum.reduceat(first, starts), pl.Int64),
+        pl.Series(LAST, np.maximum.reduceat(last, starts), pl.Int64),
+        pl.Series(COUNT, np.add.reduceat(count, starts), pl.Int64),
+    )
+
+
+def _by_row(rows: pl.DataFrame, groups: Sequence[str]) -> Ordered:
+    held = rows[ROW].struct.unnest()
+    places = [name for name in held.columns if name.startswith(ORDER)]
+    falling = [False] * len(places)
+    return ordered(rows.select(groups), held.select(places), held.drop(places), falling, nulls_last=False)
+
+
+def _edges(order: Ordered) -> tuple[Places, Places]:
+    """Where each group begins, and where it ends (exclusive)."""
+    starts = np.flatnonzero(order.begins)
+    return starts, np.append(starts, order.begins.size)[1:]
