@@ -1,7 +1,4 @@
-"""The row to keep of each group: the first or the last one in the order of all rows (:mod:`operators.row_order`).
-
-Nulls come first in it, as in Polars' order of structs.
-"""
+"""The row to keep of each group: the first or the last one in the order of all rows (:mod:`operators.row_order`)."""
 
 from __future__ import annotations
 
@@ -11,8 +8,7 @@ from typing import Final, Literal, TypeAlias
 import numpy as np
 import polars as pl
 
-from operators.ranked_order import Ordered, Places, ordered
-from operators.row_order import ORDER
+from operators.ranked_order import Ordered, Places, by_row
 
 FIRST: Final = "_first"
 """Event time of a stretch's first row, microseconds."""
@@ -38,7 +34,7 @@ def candidates(rows: pl.DataFrame, groups: Sequence[str], time: str, keep: Keep)
         time: Their event time (Int64); null for all rows of a group or for none.
         keep: Which row.
     """
-    order = _by_row(rows, groups)
+    order = by_row(rows, groups, ROW)
     starts, stops = _edges(order)
     times = rows[time]
     kept = order.rows[starts if keep == "first" else stops - 1]
@@ -59,7 +55,7 @@ def joined(stretches: pl.DataFrame, groups: Sequence[str], keep: Keep) -> pl.Dat
         groups: Which are one.
         keep: Which row.
     """
-    order = _by_row(stretches, groups)
+    order = by_row(stretches, groups, ROW)
     starts, stops = _edges(order)
     if not starts.size:
         return stretches
@@ -71,13 +67,6 @@ def joined(stretches: pl.DataFrame, groups: Sequence[str], keep: Keep) -> pl.Dat
         pl.Series(LAST, np.maximum.reduceat(last, starts), pl.Int64),
         pl.Series(COUNT, np.add.reduceat(count, starts), pl.Int64),
     )
-
-
-def _by_row(rows: pl.DataFrame, groups: Sequence[str]) -> Ordered:
-    held = rows[ROW].struct.unnest()
-    places = [name for name in held.columns if name.startswith(ORDER)]
-    falling = [False] * len(places)
-    return ordered(rows.select(groups), held.select(places), held.drop(places), falling, nulls_last=False)
 
 
 def _edges(order: Ordered) -> tuple[Places, Places]:

@@ -15,6 +15,7 @@ from operators.closed_time import ClosedTime
 from operators.errors import computing
 from operators.join_sides import TIME
 from operators.over_sections import CODE, KEPT, LAST, NEW, PLACE, Contributing, Section, kept_rows, totals
+from operators.ranked_order import by_row
 from operators.row_order import ORDER
 
 VERSION: Final = 2
@@ -166,7 +167,8 @@ class OverInstance:
         """Due rows with what is computed of their frames."""
         names = list(self._layout.keys)
         keys = due.select(names).unique().sort(names).with_row_index(CODE)
-        due = due.join(keys, on=names, nulls_equal=True).sort(CODE, ROW)
+        due = due.join(keys, on=names, nulls_equal=True)
+        due = due[by_row(due, [CODE], ROW).rows]
         rows = rows_of(due)
         made: dict[str, pl.Series] = {}
         for part, held in zip(self._layout.parts, self._held, strict=True):

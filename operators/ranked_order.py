@@ -6,12 +6,15 @@ orders are decided by then, and sorting by everything would cost as much as ther
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
+
+from operators.row_order import ORDER
 
 Places: TypeAlias = npt.NDArray[np.intp]
 Flags: TypeAlias = npt.NDArray[np.bool_]
@@ -67,6 +70,20 @@ def ordered(
     if tied.any():
         _untie(rows, again, tied, held, nulls_last=nulls_last)
     return Ordered(rows, ~same, again)
+
+
+def by_row(rows: pl.DataFrame, groups: Sequence[str], row: str) -> Ordered:
+    """Order rows by group and by what they hold, in the order of all rows (:mod:`operators.row_order`); nulls first.
+
+    Args:
+        rows: Rows.
+        groups: Columns that they are grouped by.
+        row: A column of structs, each of which begins with its place.
+    """
+    held = rows[row].struct.unnest()
+    places = [name for name in held.columns if name.startswith(ORDER)]
+    falling = [False] * len(places)
+    return ordered(rows.select(groups), held.select(places), held.drop(places), falling, nulls_last=False)
 
 
 def within(begins: Flags, counted: Places) -> Places:
