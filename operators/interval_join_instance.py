@@ -12,6 +12,7 @@ from headrace.kernel.protocols import MAIN, Emission, OperatorContext, OperatorS
 from operators.closed_time import ClosedTime
 from operators.join_pairs import ROW, pairs, right_name
 from operators.join_sides import SIDE, TIME, UNTIL, JoinSides, Side
+from operators.selection import selected
 
 VERSION: Final = 2
 MATCHED: Final = "_matched"
@@ -147,8 +148,8 @@ class IntervalJoinInstance:
         if not found.height:
             return []
         if not self._sides.half:
-            return [found.select(self._sides.outputs(TIME, right_name(TIME)))]
-        once = found.unique(ROW).select(self._sides.outputs(TIME, None))
+            return [selected(found, self._sides.outputs(TIME, right_name(TIME)))]
+        once = selected(found.unique(ROW), self._sides.outputs(TIME, None))
         return [once] if self._sides.how == "semi" else []
 
     @property
@@ -198,7 +199,7 @@ class IntervalJoinInstance:
             if self._notes_matches(side):
                 gone = gone.filter(~pl.col(MATCHED))
             left, right = (TIME, None) if side == "left" else (None, TIME)
-            out.append(gone.select(self._sides.outputs(left, right)))
+            out.append(selected(gone, self._sides.outputs(left, right)))
         return _emission(out)
 
 

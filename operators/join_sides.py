@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal, TypeAlias
 
 import polars as pl
-import polars.selectors as cs
 
 from headrace.kernel import columns
 from headrace.kernel.errors import SpecError
@@ -25,6 +24,8 @@ from operators.errors import column_not_found, planning
 from operators.expressions import Expression, RowExpression, row_expression
 from operators.partials import one_zero
 from operators.passage import Passage, is_exact
+from operators.selection import selected
+from operators.widening import common_type
 
 How: TypeAlias = Literal["inner", "left", "right", "full", "semi", "anti"]
 Side: TypeAlias = Literal["left", "right"]
@@ -87,8 +88,8 @@ class JoinSides:
         later: Name of a column to add: the later of both rows' event times.
 
     Raises:
-        SpecError: A column is not there (``COLUMN_NOT_FOUND``), two have one name (``COLUMN_CLASH``), keys differ in
-            type, or the condition does not fit.
+        SpecError: A column is not there (``COLUMN_NOT_FOUND``), two have one name (``COLUMN_CLASH``), keys have types
+            that no type holds the values of, or the condition does not fit.
     """
 
     id: str
@@ -99,10 +100,11 @@ class JoinSides:
     later: str | None = None
     names: Mapping[Side, Mapping[str, str]] = field(init=False, repr=False)
     shared: Sequence[str] = field(init=False, repr=False)
+    key_types: Sequence[pl.DataType] = field(init=False, repr=False)
     condition: RowExpression | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._check_keys()
+        object.__setattr__(self, "key_types", self._checked_keys())
         shared = [a for a, b in zip(self.left.on, self.right.on, strict=True) if a == b]
         condition = None if self.where is None else row_expression(self.where, f"{self.label}, where")
         object.__setattr__(self, "shared", shared)
@@ -162,7 +164,7 @@ class JoinSides:
             if self.how in kinds:
                 into[side] |= {out: name for name, out in self.names[side].items() if name not in self.shared}
         for a, b in zip(self.left.on, self.right.on, strict=True):
-            if not is_exact(self.left.schema[a]):
+            if not is_exact(self.left.schema[a]) or self.left.schema[a] != self.right.schema[b]:
                 continue
             if self.how != "right" and (a == b or self.how != "full"):
                 into["left"][self.names["left"][a]] = a
@@ -195,8 +197,9 @@ class JoinSides:
 
     def own(self, side: Side) -> pl.Schema:
         """The columns of a side under their output names."""
-        schema = self.left.schema if side == "left" else self.right.schema
-        return pl.Schema({out: schema[name] for name, out in self.names[side].items()})
+        given = self.left if side == "left" else self.right
+        once = {name: kind for name, kind in zip(given.on, self.key_types, strict=True) if name in self.shared}
+        return pl.Schema({out: once.get(name, given.schema[name]) for name, out in self.names[side].items()})
 
     def output(self) -> pl.Schema:
         """The columns that the join gives out, without ``_weight``."""
@@ -258,7 +261,7 @@ class JoinSides:
         names, schema = self.names[side], rows.collect_schema()
         mine = {out: name for name, out in names.items()}
         both = [
-            pl.col(mine[out]).alias(out) if out in mine else pl.lit(None, dtype).alias(out)
+            (_cast(mine[out], given.schema, dtype) if out in mine else pl.lit(None, dtype)).alias(out)
             for out, dtype in self._both().items()
         ]
         tags = [pl.lit(side == "right").alias(SIDE)]
@@ -268,12 +271,13 @@ class JoinSides:
         if self.right.until is not None:
             tags.append(self._until(side).alias(UNTIL))
         tags += [
-            one_zero(pl.col(name), given.schema[name]).alias(key) for key, name in zip(self.keys, given.on, strict=True)
+            one_zero(_cast(name, given.schema, kind), kind).alias(key)
+            for key, name, kind in zip(self.keys, given.on, self.key_types, strict=True)
         ]
         if self.weighted:
             one = pl.lit(1, columns.WEIGHT_TYPE)
             tags.append(pl.col(columns.WEIGHT) if columns.WEIGHT in schema else one.alias(columns.WEIGHT))
-        return rows.select(*tags, *both, cs.by_name(columns.ROW_WATERMARK, require_all=False))
+        return selected(rows, [*tags, *both], (columns.ROW_WATERMARK,))
 
     def _until(self, side: Side) -> pl.Expr:
         column = self.right.until
@@ -289,7 +293,7 @@ class JoinSides:
         own = [name for name in side.schema if name not in {columns.ROW_WATERMARK, columns.WEIGHT}]
         return {name: name if name in shared else side.prefix + name for name in own}
 
-    def _check_keys(self) -> None:
+    def _checked_keys(self) -> list[pl.DataType]:
         if not self.left.on:
             raise SpecError(f"{self.label} has no key", hint="name the columns that are equal on both sides in `on`")
         for word, side in (("left", self.left), ("right", self.right)):
@@ -297,13 +301,17 @@ class JoinSides:
             for name in wanted:
                 if name not in side.schema:
                     raise column_not_found(name, side.schema.names(), f"{self.label}, {word} side,")
+        types = []
         for a, b in zip(self.left.on, self.right.on, strict=True):
             mine, other = self.left.schema[a], self.right.schema[b]
-            if mine != other:
+            common = common_type([mine, other])
+            if common is None:
                 raise SpecError(
                     f"{self.label}: key {a!r} is {mine} on the left and {b!r} is {other} on the right",
                     hint="cast one of them in a with_columns step before the join",
                 )
+            types.append(common)
+        return types
 
     def _check_names(self) -> None:
         taken = list(self.names["left"].values())
@@ -318,6 +326,10 @@ class JoinSides:
                 code="COLUMN_CLASH",
                 context={"columns": clash},
             )
+
+
+def _cast(name: str, schema: pl.Schema, wanted: pl.DataType) -> pl.Expr:
+    return pl.col(name) if schema[name] == wanted else pl.col(name).cast(wanted)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -53,6 +53,7 @@ class LookupJoin:
     name: str = "the lookup table"
     _keys: Mapping[str, str] = field(init=False, repr=False)
     _right: pl.DataFrame = field(init=False, repr=False)
+    _cast: dict[tuple[pl.DataType, ...], pl.DataFrame] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.how not in _HOWS:
@@ -88,11 +89,13 @@ class LookupJoin:
         """The joined rows.
 
         Raises:
-            SpecError: The rows lack the key, have it in another type, or have a column that the join would add.
+            SpecError: The rows lack the key, have it in a type that does not fit, or have a column that the join would
+                add.
         """
-        self._check(rows.collect_schema())
+        schema = rows.collect_schema()
+        self._check(schema)
         return rows.join(
-            self._right.lazy(),
+            self._in_types_of(schema).lazy(),
             left_on=list(self._keys),
             right_on=self._right.columns[: len(self._keys)],
             how=self.how,
@@ -128,14 +131,23 @@ class LookupJoin:
                 code="LOOKUP_KEY_NOT_UNIQUE",
             )
 
+    def _in_types_of(self, schema: pl.Schema) -> pl.DataFrame:
+        """The table with keys in the stream's types; no row of the stream has a key that does not fit into them."""
+        types = tuple(schema[stream] for stream in self._keys)
+        if types not in self._cast:
+            keys = self._right.columns[: len(types)]
+            cast = [pl.col(key).cast(dtype, strict=False) for key, dtype in zip(keys, types, strict=True)]
+            self._cast[types] = self._right.with_columns(cast).drop_nulls(keys)
+        return self._cast[types]
+
     def _check(self, schema: pl.Schema) -> None:
         for (stream, _), key in zip(self._keys.items(), self._right.columns, strict=False):
             if stream not in schema:
                 raise column_not_found(stream, schema.names(), self._where)
-            if schema[stream] != self._right.schema[key]:
+            mine, other = schema[stream], self._right.schema[key]
+            if mine != other and not (mine.is_integer() and other.is_integer()):
                 raise SpecError(
-                    f"{self._where}: key {stream!r} is {schema[stream]} in the stream and {self._right.schema[key]} "
-                    f"in table {self.name}",
+                    f"{self._where}: key {stream!r} is {mine} in the stream and {other} in table {self.name}",
                     hint="cast one of them in a with_columns step before the lookup",
                 )
         check_added(self.added, schema, self._where)

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import polars as pl
-import polars.selectors as cs
 
 from headrace.kernel import columns
 from headrace.kernel.errors import SpecError
@@ -18,6 +17,7 @@ from headrace.kernel.protocols import Determinism
 from operators.determinism import weakest
 from operators.errors import check_names
 from operators.expressions import Expression, RowExpression, row_expression
+from operators.selection import selected
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +79,7 @@ class Select:
 
     def apply(self, rows: pl.LazyFrame) -> pl.LazyFrame:
         """The selected columns."""
-        carried = cs.by_name(columns.ROW_WATERMARK, columns.WEIGHT, require_all=False)
-        return rows.select(*(row.expr for row in self._rows), carried)
+        return selected(rows, [row.expr for row in self._rows], (columns.ROW_WATERMARK, columns.WEIGHT))
 
 
 @dataclass(frozen=True, slots=True)

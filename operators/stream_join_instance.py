@@ -18,6 +18,7 @@ from headrace.kernel.protocols import MAIN, Emission, OperatorContext, OperatorS
 from operators.closed_time import ClosedTime
 from operators.join_pairs import pairs, right_name
 from operators.join_sides import SIDE, TIME, JoinSides, Side
+from operators.selection import selected
 
 VERSION: Final = 1
 _SIDES: Final[Sequence[Side]] = ("left", "right")
@@ -152,7 +153,7 @@ class AppendingJoinInstance(StreamJoinInstance):
 
     def _given(self, left: pl.DataFrame, right: pl.DataFrame) -> pl.DataFrame:
         found = self._pairs(left.lazy(), right.lazy(), left.height + right.height)
-        return found.select(self._sides.outputs("", ""))
+        return selected(found, self._sides.outputs("", ""))
 
 
 class UpdatingJoinInstance(StreamJoinInstance):

@@ -7,6 +7,7 @@ of one event time keep no order among streams, and nothing behind a union may ne
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import polars as pl
@@ -15,11 +16,22 @@ import polars.selectors as cs
 from headrace.kernel import columns
 from headrace.kernel.errors import SpecError
 from headrace.kernel.protocols import Determinism
+from operators.widening import common_type
+
+
+def united(streams: Sequence[pl.Schema]) -> pl.Schema:
+    """The columns of the first stream, with types that hold what every stream has in columns of these names.
+
+    Where no type does, it is the first stream's, and :class:`Union` refuses the others.
+    """
+    first = streams[0]
+    common = {name: common_type(one[name] for one in streams if name in one) for name in first}
+    return pl.Schema({name: common[name] or dtype for name, dtype in first.items()})
 
 
 @dataclass(frozen=True, slots=True)
 class Union:
-    """Give rows the columns of the union's first stream.
+    """Give rows the columns of the union.
 
     Args:
         id: Stable id.
@@ -38,20 +50,22 @@ class Union:
         """The rows with their columns in the union's order.
 
         Raises:
-            SpecError: They have other columns or types than the union: types are never changed silently.
+            SpecError: They have other columns than the union, or a type that its type does not hold every value of.
         """
         if columns.WEIGHT in self.schema and columns.WEIGHT not in rows.collect_schema():
             rows = rows.with_columns(pl.lit(1, columns.WEIGHT_TYPE).alias(columns.WEIGHT))
         found = {name: dtype for name, dtype in rows.collect_schema().items() if name != columns.ROW_WATERMARK}
         wanted = {name: dtype for name, dtype in self.schema.items() if name != columns.ROW_WATERMARK}
-        if found != wanted:
+        wider = [name for name in found if name in wanted and common_type([wanted[name], found[name]]) == wanted[name]]
+        if not found.keys() == wanted.keys() == set(wider):
             raise SpecError(
                 f"union {self.id!r}: its streams have different columns",
                 detail="; ".join(_differences(wanted, found)),
                 hint="make them alike before the union: select: {name: cast(... as ...), ...}",
                 code="UNION_MISMATCH",
             )
-        return rows.select(*wanted, cs.by_name(columns.ROW_WATERMARK, require_all=False))
+        given = [pl.col(name) if found[name] == dtype else pl.col(name).cast(dtype) for name, dtype in wanted.items()]
+        return rows.select(*given, cs.by_name(columns.ROW_WATERMARK, require_all=False))
 
 
 def _differences(wanted: dict[str, pl.DataType], found: dict[str, pl.DataType]) -> list[str]:

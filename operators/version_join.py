@@ -28,6 +28,7 @@ from operators.aggregate_set import check_keys
 from operators.closed_time import ClosedTime
 from operators.join_sides import SIDE, TIME, JoinSides
 from operators.passage import Passage
+from operators.selection import selected
 from operators.timed_join import TimedJoin
 
 VERSION: Final = 2
@@ -232,4 +233,4 @@ class VersionJoinInstance:
             joined = joined.with_columns(found.alias(_FOUND)).with_columns(pl.when(pl.col(_FOUND)).then(pl.col(gone)))
         if sides.how == "inner":
             joined = joined.filter(found if self._deleted is None else pl.col(_FOUND))
-        return joined.select(sides.outputs(TIME, TIME)).collect()
+        return selected(joined, sides.outputs(TIME, TIME)).collect()

@@ -107,7 +107,7 @@ def check(sql: str, folder: Path, asked: str | None = None, fewest: int = 1) -> 
     wanted = duck(asked or sql, given)
     found = headrace(sql, given, folder)
     assert found.columns == wanted.columns
-    assert _rows(found) == _rows(wanted)
+    assert compared(found) == compared(wanted)
     assert found.height >= fewest
 
 
@@ -119,7 +119,7 @@ def _consolidated(changes: pl.DataFrame) -> pl.DataFrame:
     return left.select(pl.exclude(columns.WEIGHT).repeat_by(columns.WEIGHT).explode(empty_as_null=False))
 
 
-def _rows(frame: pl.DataFrame) -> list[str]:
-    """As text; DuckDB sums whole numbers as decimals."""
+def compared(frame: pl.DataFrame) -> list[str]:
+    """Rows as text, in an order of their own; DuckDB sums whole numbers as decimals."""
     whole = frame.with_columns(cs.float().round(6), (cs.integer() | cs.decimal()).cast(pl.Int64))
     return sorted(map(repr, whole.rows()))

@@ -48,7 +48,7 @@ from headrace.state.backend import DEFAULT_MEMORY, StateOptions
 from hybrid_source.refreshed_table import RefreshedTable, as_before
 from operators.changelog import ChangelogNormalize
 from operators.segment import late_schema, output_schema, window_schema
-from operators.union import Union
+from operators.union import Union, united
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,10 +162,11 @@ class CompiledJob:
         return Graph(nodes)
 
     def _union(self, node: StepNode, rows: Stream, nodes: Sequence[Node]) -> TransformNode:
-        schema = stream_schema({known.id: known for known in nodes}, rows)
+        known, others = {one.id: one for one in nodes}, tuple(map(self._rows_of, node.others))
+        schema = united([stream_schema(known, stream) for stream in (rows, *others)])
         if self.nodes.is_changelog(Stream(node.id)):
             schema = pl.Schema({**schema, columns.WEIGHT: columns.WEIGHT_TYPE})
-        return TransformNode(node.id, rows, Union(node.id, schema), tuple(map(self._rows_of, node.others)))
+        return TransformNode(node.id, rows, Union(node.id, schema), others)
 
     def _normalize(self, source: str) -> StatefulNode:
         """What turns a source's versions into changes, for everything that reads the source."""

@@ -50,6 +50,11 @@ def test_select_of_literals_keeps_the_number_of_rows() -> None:
     assert Select("s", {"one": "1", "b": "b"}).apply(FRAME.lazy()).collect()["one"].to_list() == [1, 1, 1]
 
 
+def test_select_of_nothing_but_constants_gives_a_row_for_each() -> None:
+    found = Select("s", {"one": "1", "text": "'a' || 'b'"}).apply(FRAME.lazy()).collect()
+    assert found.rows() == [(1, "ab")] * 3
+
+
 def test_select_carries_the_row_watermark_and_nothing_else() -> None:
     frame = FRAME.with_columns(pl.lit(5).alias(columns.ROW_WATERMARK), pl.lit(0).alias(columns.OFFSET))
     assert Select("s", ["a"]).apply(frame.lazy()).collect_schema().names() == ["a", columns.ROW_WATERMARK]

@@ -27,7 +27,6 @@ from headrace.jobs.sql.windows import BOUNDS, WindowCall
 
 _INSTANT: Final = {"tumbling": "1us"}
 """Windows that hold one event time: results of one earlier window."""
-_VALUES: Final = (exp.Column, exp.Func, exp.Binary, exp.Unary, exp.Cast, exp.Dot, exp.Bracket, exp.Case)
 
 
 @dataclass(slots=True)
@@ -223,7 +222,7 @@ def _replaced(node: exp.Expr, found: _Grouping, names: Mapping[str, str]) -> exp
     """
     if is_aggregate(node) and not of_window(node):
         return _column(names[aggregate_text(node, found.scope)])
-    if isinstance(node, _VALUES) and next(aggregates(node), None) is None and node.find(exp.Window) is None:
+    if isinstance(node, exp.Condition) and next(aggregates(node), None) is None and node.find(exp.Window) is None:
         written = text(node, found.scope)
         if written in names:
             return _column(names[written])

@@ -218,7 +218,8 @@ def _joined(
 ) -> Scope:
     left, right = sides.left, sides.right
     starred = join.alias in uses.stars
-    right_prefix = "" if starred or join.how in _ONE_SIDED else f"{join.alias}."
+    asked = join.how not in _ONE_SIDED or found.rest
+    right_prefix = f"{join.alias}." if asked and not starred else ""
     left_prefix = _LEFT_PREFIX if starred and not uses.stars & set(left.sides) else ""
     until = None if found.until is None else _column_name(found.until, left if found.turned else right)
     left = _narrowed(to, owner, left, [*sides.pairs], uses, kind, join)

@@ -120,10 +120,10 @@ def rank(to: Lowering, owner: str, scope: Scope, item: exp.Expr, keep: Keep) -> 
     computed: dict[str, str] = {}
     keys = [_column(part, scope, computed) for part in by]
     order = [(_column(part.this, scope, computed), bool(part.args.get("desc"))) for part in ordered]
+    unseen = [scope.rows.time] if scope.rows.hidden and scope.rows.time is not None else []
     rows = to.with_columns(owner, computed, scope.rows, over)
     rows = _first_rows(to, owner, rows, (keys, order), item, keep)
-    extra = [*scope.extra, *computed]
-    return replace(scope, rows=rows, extra=tuple(extra))
+    return replace(scope, rows=rows, extra=(*scope.extra, *computed, *unseen))
 
 
 def _column(part: exp.Expr, scope: Scope, computed: dict[str, str]) -> str:

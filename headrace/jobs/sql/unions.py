@@ -53,7 +53,8 @@ def unite(to: Lowering, query: exp.Expr, owner: str, rows: Sequence[Relation]) -
         SqlError: They do not have as many columns.
     """
     first = rows[0]
-    named = [_named(to, query, f"{owner}-{n}", first, one) for n, one in enumerate(rows, start=1)]
+    hidden = first.hidden and all(one.time == first.time for one in rows)
+    named = [_named(to, query, f"{owner}-{n}", first, one, hidden=hidden) for n, one in enumerate(rows, start=1)]
     twice = {one.node for one in named if [other.node for other in named].count(one.node) > 1}
     if twice:
         named = [
@@ -69,13 +70,12 @@ def unite(to: Lowering, query: exp.Expr, owner: str, rows: Sequence[Relation]) -
     return replace(first, node=node, time=time, clocks=clocks if time else {}, changes=changes, windowed=windowed)
 
 
-def _named(to: Lowering, query: exp.Expr, owner: str, first: Relation, rows: Relation) -> Relation:
+def _named(to: Lowering, query: exp.Expr, owner: str, first: Relation, rows: Relation, *, hidden: bool) -> Relation:
     if first.columns is None or rows.columns is None:
         return rows
     if len(rows.columns) != len(first.columns):
         raise refuse(query, f"UNION ALL of {len(first.columns)} and {len(rows.columns)} columns", "give them as many")
     same = rows.columns == first.columns
-    hidden = first.hidden and rows.time == first.time
     if same and rows.hidden == hidden:
         return rows
     texts = {name: quoted(column) for name, column in zip(first.columns, rows.columns, strict=True)}
