@@ -127,7 +127,8 @@ def building(name: str) -> pl.Expr:
         case "list" | "values":
             return pl.col(name).drop_nulls()
         case "distinct":
-            return pl.col(name).drop_nulls().unique()
+            # Lists of values are made by the streaming engine, groups without repetitions are not.
+            return pl.col(name).drop_nulls().implode().list.unique()
         case "codes":
             return sketches.largest(pl.col(name).drop_nulls())
         case _:
