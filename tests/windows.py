@@ -74,7 +74,7 @@ def frame_of(rows: Sequence[Row], marks: Sequence[int | None] | None = None) -> 
 
 def small_context(state: OperatorState | None = None) -> OperatorContext:
     """What an operator is opened with, where little state is much: it lies in many files."""
-    sizes = Sizes(small=2, fan=2, segment=8, whole=2, searched=3, few=1)
+    sizes = Sizes(small=2, fan=2, segment=8, whole=2, searched=3, few=1, scans=1)
     return operator_context(state, options=StateOptions(2000, sizes=sizes))
 
 

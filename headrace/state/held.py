@@ -62,6 +62,8 @@ class HeldStore:
         self._fresh = Merged(layout.schema, layout.merge)
         self._nbytes = 0
         """About what the fresh rows take."""
+        self._scans = 0
+        """How often they have been searched through for few keys."""
         self._whole: Segment | None = None
         """Where the fresh rows lie, too; there are no others then."""
         budget.stores += 1
@@ -130,11 +132,15 @@ class HeldStore:
         """See :meth:`headrace.kernel.held.HeldState.numbered`."""
         asked = None if keys is None or not self._layout.key else key_hash(keys, self._layout.key)
         if asked is not None and self._fresh.height >= self._sizes.searched and self._is_few(asked, self._fresh.height):
-            self._spill()
+            self._scans += 1
+            if self._scans > self._sizes.scans:
+                self._spill()
+                self._scans = 0
         frames, first = [], 0
         for segment in self._segments:
-            if asked is not None and self._is_few(asked, segment.height):
-                rows = self._indexed(segment).find(asked)
+            index = None if asked is None or not self._is_few(asked, segment.height) else self._indexed(segment)
+            if asked is not None and index is not None:
+                rows = index.find(asked)
                 rows = rows[rows >= segment.start]
                 places = pl.Series(place, first + rows - segment.start, pl.Int64)
                 frames.append(self._shown(segment, rows, [places]))
@@ -273,8 +279,10 @@ class HeldStore:
         """Whether so many keys are looked up one by one among so many rows."""
         return rows > self._sizes.whole and asked.size * self._sizes.few <= rows
 
-    def _indexed(self, segment: Segment) -> KeyIndex:
-        if segment.index is None:
+    def _indexed(self, segment: Segment) -> KeyIndex | None:
+        """A segment's index, made if it has been searched through often enough."""
+        segment.scans += 1
+        if segment.index is None and segment.scans > self._sizes.scans:
             keys = self._decoded(segment.rows.select(self._layout.key))
             segment.index = KeyIndex.made(key_hash(keys, self._layout.key), self._runs)
         return segment.index

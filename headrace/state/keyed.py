@@ -54,7 +54,8 @@ class Sizes:
         most: ... or when there are so many changes.
         whole: Rows held by time stay in memory, and are written whole, up to so many.
         searched: Rows held by time are written from so many on when they are looked up by key.
-        few: A segment's rows are looked up one by one for keys of which it has at least so many times as many rows.
+        few: A segment's rows are looked up one by one for keys of which it has at least so many times as many rows ...
+        scans: ... and once it has been searched through for such ones so many times.
     """
 
     small: int = 4096
@@ -66,6 +67,7 @@ class Sizes:
     whole: int = 1 << 13
     searched: int = 1 << 16
     few: int = 8
+    scans: int = 4
 
 
 @dataclass(slots=True)

@@ -27,7 +27,8 @@ class Segment:
         start: The rows from there on are held.
         marks: Of all its rows, which ones have been marked; None: none.
         marked: Where the marks lie; None: nowhere, or they have changed since.
-        index: All its rows by key; None: nobody has asked yet.
+        index: All its rows by key; None: it was not worth while yet.
+        scans: How often it has been searched through for few keys.
     """
 
     file: RunFile
@@ -37,6 +38,7 @@ class Segment:
     marks: Marks | None = None
     marked: RunFile | None = None
     index: KeyIndex | None = None
+    scans: int = 0
 
     @property
     def height(self) -> int:

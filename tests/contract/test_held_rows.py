@@ -50,7 +50,7 @@ def in_order(rows: Any) -> list[Row]:
 
 
 def made(layout: HeldLayout, groups: KeyGroups | None = None, memory: int = 300) -> HeldStore:
-    sizes = Sizes(small=2, fan=2, segment=8, whole=2, searched=3, few=1)
+    sizes = Sizes(small=2, fan=2, segment=8, whole=2, searched=3, few=1, scans=0)
     return HeldStore(layout, groups or KeyGroups(), RunFolder(), MemoryBudget(memory), sizes)
 
 
@@ -160,7 +160,7 @@ def test_it_is_a_list(layout: HeldLayout, steps: list[Any]) -> None:
 
 
 def test_of_many_rows_those_of_few_keys_are_looked_up() -> None:
-    sizes = Sizes(small=10, whole=10, searched=20)
+    sizes = Sizes(small=10, whole=10, searched=20, scans=0)
     state = HeldStore(PLAIN, KeyGroups(), RunFolder(), MemoryBudget(1 << 20), sizes)
     state.add(frame([(f"k{at % 50}", at, at) for at in range(200)]))
     few = frame([("k7", 0, 0), ("k9", 0, 0), ("k3", 0, 0), ("none", 0, 0)])
@@ -172,6 +172,19 @@ def test_of_many_rows_those_of_few_keys_are_looked_up() -> None:
     state.mark(found.filter(pl.col("v") == 57)["place"])
     assert sorted(state.numbered("place", few).collect()["v"]) == [53, 59, 103, 107, 109, 153, 157, 159]
     assert state.numbered("place", frame([(f"k{at}", 0, 0) for at in range(50)])).collect().height == 146
+
+
+def test_an_index_is_made_once_it_pays(tmp_path: Path) -> None:
+    sizes = Sizes(small=10, whole=10, searched=20, scans=3)
+    state = HeldStore(PLAIN, KeyGroups(), RunFolder(tmp_path), MemoryBudget(1 << 20), sizes)
+    state.add(frame([(f"k{at % 50}", at, at) for at in range(200)]))
+    made = []
+    for _ in range(9):
+        rows = state.numbered("place", frame([("k7", 0, 0)])).filter(pl.col("k") == "k7").collect()
+        assert sorted(rows["v"]) == [7, 57, 107, 157]
+        made.append(len(list(tmp_path.glob("*/*.arrow"))))
+    # The rows are written first, and the index beside them when they have been searched through as often again.
+    assert made == [0, 0, 0, 1, 1, 1, 2, 2, 2]
 
 
 def files(snapshot: HeldSnapshot) -> dict[str, int]:
