@@ -21,9 +21,10 @@ from headrace.kernel.protocols import MAIN, Emission, OperatorContext, OperatorS
 from operators import event_time as times
 from operators.closed_time import ClosedTime
 from operators.custom import CustomOperator, StateTable
+from operators.custom_alarms import KeptTimers
 from operators.custom_calls import OPERATOR_INVALID, checked, running
 from operators.custom_state import ALL, EVENT_TIMERS, HELD, PROCESSING_TIMERS, State, Table
-from operators.custom_timers import FLOOR, NAME, TIME, TimerQueue, Timers, timer_layout
+from operators.custom_timers import FLOOR, NAME, TIME, Timers, TimerSetter, firsts
 
 VERSION: Final = 2
 _FIRST: Final = "_first"
@@ -87,10 +88,7 @@ class CustomInstance:
         self._promised: int | None = None
         self._calls = 0
         key = layout.key or pl.Schema({ALL: pl.Int8()})
-        self._stored = {
-            name: context.keyed(timer_layout(name, key, VERSION)) for name in (EVENT_TIMERS, PROCESSING_TIMERS)
-        }
-        event, processing = (TimerQueue(key, stored=stored) for stored in self._stored.values())
+        event, processing = (KeptTimers(name, key, VERSION, context) for name in (EVENT_TIMERS, PROCESSING_TIMERS))
         if state is not None:
             self._promised, self._calls = state.values["promised"], int(state.values["calls"])
         self._event, self._processing = event, processing
@@ -167,8 +165,7 @@ class CustomInstance:
             "calls": self._calls,
             "now": self._timers.now_us,
         }
-        queues = {EVENT_TIMERS: self._event, PROCESSING_TIMERS: self._processing}
-        timers = {name: queue.save(self._stored[name]) for name, queue in queues.items()}
+        timers = {EVENT_TIMERS: self._event.snapshot(), PROCESSING_TIMERS: self._processing.snapshot()}
         keyed = {**{name: table.snapshot() for name, table in self._tables.items()}, **timers}
         held = {} if self._held is None else {HELD: self._held.snapshot()}
         return OperatorState(VERSION, values, keyed=keyed, held=held)
@@ -182,13 +179,14 @@ class CustomInstance:
             return self._nothing
         return self._held.take(closed).sort(pl.all(), nulls_last=False)
 
-    def _end(self, timers: TimerQueue, fire: Callable[[pl.DataFrame], pl.DataFrame]) -> list[pl.DataFrame]:
+    def _end(self, timers: KeptTimers, fire: Callable[[pl.DataFrame], pl.DataFrame]) -> list[pl.DataFrame]:
         """Fire the timers that are set, a key's in their order, if those before them have not removed them."""
-        waiting = TimerQueue(timers.schema_of_key(), timers.rows())
-        given = []
-        while isinstance(limit := waiting.rows()[TIME].max(), int):
-            due = waiting.due(limit)
-            waiting.remove(due)
+        given: list[pl.DataFrame] = []
+        pieces = list(timers.rows())
+        waiting = pl.concat(pieces) if pieces else None
+        while waiting is not None and waiting.height:
+            due = firsts(waiting, self._key)
+            waiting = waiting.join(due, on=[*self._key, NAME], how="anti", nulls_equal=True)
             due = timers.still(due)
             if due.height:
                 timers.remove(due)
@@ -250,13 +248,13 @@ class CustomInstance:
             return None
         return rows.group_by(self._key).agg((pl.col(self._layout.time).min() + self._delay).alias(FLOOR))
 
-    def _process(self, rows: pl.DataFrame, event: TimerQueue, floor: pl.DataFrame | None) -> pl.DataFrame:
+    def _process(self, rows: pl.DataFrame, event: TimerSetter, floor: pl.DataFrame | None) -> pl.DataFrame:
         self._timers.using(event, floor)
         with running(self._layout.where, "process", self._facts(rows)):
             given = self._operator.process(rows.select(self._layout.rows.names()), self._state, self._timers)
         return checked(given, self._layout.output, self._layout.where, "process")
 
-    def _fire(self, due: pl.DataFrame, event: TimerQueue) -> pl.DataFrame:
+    def _fire(self, due: pl.DataFrame, event: TimerSetter) -> pl.DataFrame:
         floor = due.select(*self._key, (pl.col(TIME) + max(self._delay, 1)).alias(FLOOR))
         self._timers.using(event, floor)
         shown = self._shown(due, self._layout.time_type)

@@ -1,15 +1,14 @@
-"""The timers of a custom operator: one time for each key and name."""
+"""The timers of a custom operator: one time for each key and name. Kept they are in :mod:`operators.custom_alarms`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Final, Protocol
 
 import polars as pl
 
 from headrace.kernel.errors import UserError
-from headrace.kernel.keyed import KeyedLayout, KeyedSnapshot, KeyedState
 from headrace.kernel.merged import Merged
 from operators import event_time as times
 from operators.custom_calls import OPERATOR_INVALID, fitted
@@ -24,129 +23,65 @@ FLOOR: Final = "_floor"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class TimerQueue:
-    """Timers of one kind.
-
-    Args:
-        key: The key columns, :data:`ALL` where there are none.
-        held: What it begins with: key columns, ``timer`` and ``time`` (Int64, microseconds).
-        whole: Nothing stands behind it, so that of removed timers nothing need be known.
-        stored: Where they are kept for good (:func:`timer_layout`), and what it begins with if ``held`` is None.
-    """
-
-    def __init__(
-        self,
-        key: pl.Schema,
-        held: pl.DataFrame | None = None,
-        *,
-        whole: bool = True,
-        stored: KeyedState | None = None,
-    ) -> None:
-        self._whole = whole
-        self._stored = stored
-        self._key = list(key)
-        self.schema = _schema(key)
-        self._identity = [*self._key, NAME]
-        self._held = Merged(self.schema, self._newest)
-        self._unsaved = Merged(self.schema, self._newest)
-        if held is None and stored is not None:
-            held = pl.concat([pl.DataFrame(schema=self.schema), *stored.rows()])
-        if held is not None:
-            self._held.put(held)
-        self.next = _earliest(self._held.frames())
-        """No timer is set to an earlier time; None: none is set."""
+class TimerSetter(Protocol):
+    """What takes timers in."""
 
     @property
-    def height(self) -> int:
-        """Timers that are set; some may be counted more than once."""
-        return self._held.height
-
-    def rows(self) -> pl.DataFrame:
-        """All timers that are set."""
-        merged = self._held.merged()
-        if not merged[TIME].has_nulls():
-            return merged
-        timers = merged.filter(pl.col(TIME).is_not_null())
-        if self._whole:
-            self._held.put(timers)
-        return timers
+    def key(self) -> pl.Schema:
+        """The key columns, :data:`ALL` where there are none."""
 
     def add(self, rows: pl.DataFrame) -> None:
         """Set timers, in place of those of the same key and name; a null time removes one."""
-        self._change(rows)
-        soonest = _earliest([rows])
-        self.next = soonest if self.next is None else self.next if soonest is None else min(self.next, soonest)
+
+
+class TimerQueue:
+    """Some timers, in memory.
+
+    Args:
+        timers: What it begins with: key columns, ``timer`` and ``time`` (Int64, microseconds).
+    """
+
+    def __init__(self, timers: pl.DataFrame) -> None:
+        self._schema = timers.schema
+        self._names = [name for name in self._schema if name not in {NAME, TIME}]
+        self._held = Merged(self._schema, lambda rows: newest(rows, [*self._names, NAME]))
+        self._held.put(timers)
+
+    @property
+    def key(self) -> pl.Schema:
+        """See :class:`TimerSetter`."""
+        return pl.Schema({name: self._schema[name] for name in self._names})
+
+    def add(self, rows: pl.DataFrame) -> None:
+        """See :class:`TimerSetter`."""
+        self._held.add(rows)
 
     def due(self, limit: int) -> pl.DataFrame:
         """Of each key with timers up to and including ``limit``, the earliest; of equal ones the first by name."""
-        if self.next is None or self.next > limit:
-            return pl.DataFrame(schema=self.schema)
-        timers = self.rows()
-        self.next = _earliest([timers])
-        return (
-            timers.filter(pl.col(TIME) <= limit).sort(TIME, NAME).unique(self._key, keep="first", maintain_order=True)
-        )
+        return firsts(self._held.merged().filter(pl.col(TIME) <= limit), self._names)
 
     def remove(self, due: pl.DataFrame) -> None:
         """Remove timers that have fired."""
-        self._change(due.with_columns(pl.lit(None, pl.Int64()).alias(TIME)))
-
-    def still(self, due: pl.DataFrame) -> pl.DataFrame:
-        """Those of some timers that are set to the same time yet."""
-        return due.join(self.rows(), on=[*self._identity, TIME], how="semi", nulls_equal=True, maintain_order="left")
-
-    def near(self, keys: Sequence[pl.DataFrame]) -> TimerQueue:
-        """The timers of some keys in a queue of their own; what becomes of them comes back with :meth:`absorb`."""
-        wanted = pl.concat([frame.select(self._key) for frame in keys]).unique()
-        timers = self.rows().join(wanted, on=self._key, how="semi", nulls_equal=True)
-        return TimerQueue(self.schema_of_key(), timers, whole=False)
-
-    def absorb(self, near: TimerQueue) -> None:
-        """Take back what :meth:`near` gave, changed."""
-        self.add(near.changes())
-        self.next = _earliest([self.rows()])
-
-    def save(self, stored: KeyedState) -> KeyedSnapshot:
-        """Keep what has changed since the last time.
-
-        Args:
-            stored: What it was made with.
-        """
-        unsaved = self._unsaved.merged()
-        stored.put(unsaved.filter(pl.col(TIME).is_not_null()))
-        stored.remove(unsaved.filter(pl.col(TIME).is_null()))
-        self._unsaved.put(unsaved.clear())
-        return stored.snapshot()
+        self._held.add(removed(due))
 
     def changes(self) -> pl.DataFrame:
         """All timers, and those that were removed, with a null time."""
         return self._held.merged()
 
-    def schema_of_key(self) -> pl.Schema:
-        """The key columns."""
-        return pl.Schema({name: self.schema[name] for name in self._key})
 
-    def _change(self, rows: pl.DataFrame) -> None:
-        self._held.add(rows)
-        if self._stored is not None:
-            self._unsaved.add(rows)
-
-    def _newest(self, rows: pl.LazyFrame) -> pl.LazyFrame:
-        return rows.unique(self._identity, keep="last", maintain_order=True)
+def newest(rows: pl.LazyFrame, identity: Sequence[str]) -> pl.LazyFrame:
+    """Of several times of one timer the last one that was set."""
+    return rows.unique(identity, keep="last", maintain_order=True)
 
 
-def timer_layout(name: str, key: pl.Schema, version: int) -> KeyedLayout:
-    """How timers are kept for good."""
-    return KeyedLayout(name, _schema(key), list(key), [NAME], version)
+def firsts(timers: pl.DataFrame, key: Sequence[str]) -> pl.DataFrame:
+    """Of each key the earliest timer, the first by name of equal ones; in this order."""
+    return timers.sort(TIME, NAME).unique(key, keep="first", maintain_order=True)
 
 
-def _schema(key: pl.Schema) -> pl.Schema:
-    return pl.Schema({**key, NAME: pl.String(), TIME: pl.Int64()})
-
-
-def _earliest(frames: Sequence[pl.DataFrame]) -> int | None:
-    found = [time for frame in frames if isinstance(time := frame[TIME].min(), int)]
-    return min(found, default=None)
+def removed(timers: pl.DataFrame) -> pl.DataFrame:
+    """Timers as they are taken back."""
+    return timers.with_columns(pl.lit(None, pl.Int64()).alias(TIME))
 
 
 class Timers:
@@ -158,8 +93,8 @@ class Timers:
         where: Names the operator in error messages.
     """
 
-    def __init__(self, event: TimerQueue, processing: TimerQueue, where: str) -> None:
-        self._queues = {"event": event, "processing": processing}
+    def __init__(self, event: TimerSetter, processing: TimerSetter, where: str) -> None:
+        self._queues: dict[str, TimerSetter] = {"event": event, "processing": processing}
         self._where = where
         self._floor: pl.DataFrame | None = None
         self.now_us = 0
@@ -196,7 +131,7 @@ class Timers:
         """Remove the timers of some keys, where they are set."""
         self._queues["processing"].add(self._rows("processing", _timeless(keys), name))
 
-    def using(self, event: TimerQueue, floor: pl.DataFrame | None) -> None:
+    def using(self, event: TimerSetter, floor: pl.DataFrame | None) -> None:
         """For the next call: where event-time timers go, and how early they may be by key (:data:`FLOOR`)."""
         self._queues["event"] = event
         self._floor = floor
@@ -209,7 +144,7 @@ class Timers:
                 hint=f"give a frame with the key columns and {TIME}",
                 code=OPERATOR_INVALID,
             )
-        key = queue.schema_of_key()
+        key = queue.key
         if ALL in key:
             timers = timers.with_columns(pl.lit(0, pl.Int8()).alias(ALL))
         dtype = timers.schema[TIME]

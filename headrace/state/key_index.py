@@ -1,4 +1,4 @@
-"""Where the rows of each key stand in a segment: beside it on the local disk, mapped, made when it is first asked for.
+"""Where the rows of each key stand in a segment: beside it on the local disk, mapped, made once it pays.
 
 It holds half of each key's hash: what it finds may be of other keys, too.
 """
