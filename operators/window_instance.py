@@ -20,7 +20,7 @@ from operators import partials
 from operators.closed_time import ClosedTime
 from operators.errors import computing
 from operators.slices import Slices
-from operators.windowed import WINDOW_START
+from operators.windowed import WINDOW_END, WINDOW_START
 
 OPENS: Final = "_opens"
 """Where windows overlap: the end of the first window that a pane's rows count in; null: all that hold the pane."""
@@ -28,6 +28,7 @@ OPENS: Final = "_opens"
 VERSION: Final = 3
 _HELD: Final = "windows"
 _JOINS: Final = "_joins"
+_WINDOW: Final = (WINDOW_START, WINDOW_END)
 _FEW: Final = 16
 """So many windows per pane are put together one by one; more of them by halves."""
 
@@ -154,7 +155,15 @@ class SlicedInstance:
     def _finished(self, windows: pl.DataFrame) -> pl.DataFrame:
         with computing(self._layout.where):
             finished = self._layout.finish(windows.lazy()).collect()
-        return finished.sort(self._layout.sorted_by, nulls_last=False) if self._layout.sorted_by else finished
+        by = [
+            name
+            for name in self._layout.sorted_by
+            if name not in _WINDOW or finished[name].min() != finished[name].max()
+        ]
+        # Polars sorts numbers best alone, and texts beside another column.
+        if len(by) == 1 and not finished.schema[by[0]].is_numeric():
+            by = [WINDOW_START, *by]
+        return finished.sort(by, nulls_last=False) if by else finished
 
     def _due(self, before: int | None, ended: int) -> pl.DataFrame:
         """The windows that end behind ``before``, up to ``ended``; their panes leave the state when they can.
