@@ -21,13 +21,19 @@ import polars as pl
 
 from headrace.kernel import columns
 from headrace.kernel.errors import SpecError
+from headrace.kernel.keyed import KeyedLayout
+from headrace.kernel.merged import Merged
 from headrace.kernel.protocols import MAIN, Determinism, Emission, OperatorContext, OperatorState
 from operators.determinism import weakest
 from operators.passage import Narrowed, Passage
 from operators.restored import fitting
 from operators.windowed import WINDOW_END, WINDOW_START, OpenWindows, WindowOperator
 
+VERSION: Final = 1
 _GIVEN: Final = "given"
+_TOUCHED: Final = "touched"
+_ALL: Final = "_all"
+"""The key where there is none: one group for all rows."""
 _TICK: Final = "tick"
 
 
@@ -100,7 +106,8 @@ class EarlyWindow:
 
     def shown(self, table: str, rows: pl.LazyFrame) -> pl.LazyFrame:
         """See :class:`headrace.kernel.protocols.ShowsState`."""
-        return rows if table == _GIVEN else self.window.shown(table, rows)
+        kept = {_GIVEN, _TOUCHED}
+        return rows.drop(_ALL, strict=False) if table in kept else self.window.shown(table, rows)
 
     def output_schema(self, schema: pl.Schema) -> pl.Schema:
         """See :class:`headrace.kernel.protocols.StatefulOperator`."""
@@ -112,23 +119,32 @@ class EarlyWindow:
         Raises:
             GraphChangedError: The state was made by another definition, or over other types.
         """
-        return EarlyInstance(self, self.window.open(schema, context), self.window.output_schema(schema), context.state)
+        return EarlyInstance(self, self.window.open(schema, context), self.window.output_schema(schema), context)
 
 
 class EarlyInstance:
-    """Implements :class:`headrace.kernel.protocols.OperatorInstance`. State: the window's, and what was given out."""
+    """Implements :class:`headrace.kernel.protocols.OperatorInstance`.
 
-    def __init__(
-        self, operator: EarlyWindow, inner: OpenWindows, results: pl.Schema, state: OperatorState | None
-    ) -> None:
+    State: the window's, what was given out of open windows by key, and the keys that have changed since. What is given
+    out concerns these keys, and those of windows that close: the others cost nothing.
+    """
+
+    def __init__(self, operator: EarlyWindow, inner: OpenWindows, results: pl.Schema, context: OperatorContext) -> None:
         self._inner = inner
         self._every = operator.every_us
-        self._sorted_by = [WINDOW_START, WINDOW_END, *operator.window.by, columns.WEIGHT]
-        self._given = pl.DataFrame(schema=results)
+        self._by = list(operator.window.by)
+        self._sorted_by = [WINDOW_START, WINDOW_END, *self._by, columns.WEIGHT]
+        self._results = results
+        key = self._by or [_ALL]
+        kept = pl.Schema({**({} if self._by else {_ALL: pl.Int8()}), **results})
+        self._given = context.keyed(KeyedLayout(_GIVEN, kept, key, [WINDOW_START, WINDOW_END], VERSION))
+        keys = pl.Schema({name: kept[name] for name in key})
+        self._touched = Merged(keys, lambda rows: rows.unique())
         self._tick: int | None = None
+        state = context.state
         if state is not None:
             self._tick = state.values[_TICK]
-            self._given = fitting(state, _GIVEN, results, state.version, operator.window.where)
+            self._touched.put(fitting(state, _TOUCHED, keys, state.version, operator.window.where))
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -137,6 +153,7 @@ class EarlyInstance:
 
     def process(self, partials: pl.DataFrame) -> Emission:
         """Take in partials; results are only given out by :meth:`advance` and :meth:`drain`."""
+        self._touched.add(self._keys(partials))
         return self._inner.process(partials)
 
     def advance(self, watermark: int) -> Emission:
@@ -162,14 +179,44 @@ class EarlyInstance:
     def snapshot(self) -> OperatorState:
         """See :class:`headrace.kernel.protocols.OperatorInstance`."""
         state = self._inner.snapshot()
-        return replace(state, values={**state.values, _TICK: self._tick}, frames={**state.frames, _GIVEN: self._given})
+        return replace(
+            state,
+            values={**state.values, _TICK: self._tick},
+            frames={**state.frames, _TOUCHED: self._touched.merged()},
+            keyed={**state.keyed, _GIVEN: self._given.snapshot()},
+        )
+
+    def _keys(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """The key of each row, once."""
+        if not self._by:
+            return pl.DataFrame({_ALL: [0] if rows.height else []}, schema=self._touched.schema)
+        return rows.select(self._by).unique()
 
     def _give(self, closed: Emission) -> Emission:
-        before, self._given = self._given, self._inner.results()
-        weighed = [(before, -1), (self._given, 1), *((frame, 1) for frame in closed.values())]
+        ended = [frame.select(self._results.names()) for frame in closed.values()]
+        for frame in ended:
+            self._touched.add(self._keys(frame))
+        keys = self._touched.merged()
+        if not keys.height:
+            return {}
+        self._touched.put(keys.clear())
+        before = self._given.find(keys).select(self._results.names())
+        now = self._inner.results(keys.select(self._by))
+        weighed = [(before, -1), (now, 1), *((frame, 1) for frame in ended)]
         both = pl.concat(
             frame.with_columns(pl.lit(weight, columns.WEIGHT_TYPE).alias(columns.WEIGHT)) for frame, weight in weighed
         )
-        changes = both.group_by(self._given.columns).agg(pl.col(columns.WEIGHT).sum())
-        changes = changes.filter(pl.col(columns.WEIGHT) != 0).sort(self._sorted_by, nulls_last=False)
+        weight = pl.col(columns.WEIGHT)
+        changes = both.group_by(self._results.names()).agg(weight.sum()).filter(weight != 0)
+        self._note(before, now, changes.filter(weight > 0))
+        changes = changes.sort(self._sorted_by, nulls_last=False)
         return {MAIN: changes} if changes.height else {}
+
+    def _note(self, before: pl.DataFrame, now: pl.DataFrame, inserted: pl.DataFrame) -> None:
+        """Keep what open windows have been given out with."""
+        window = [*self._by, WINDOW_START, WINDOW_END]
+        gone = before.join(now, on=window, how="anti", nulls_equal=True)
+        changed = now.join(inserted, on=window, how="semi", nulls_equal=True)
+        alone = [] if self._by else [pl.lit(0, pl.Int8()).alias(_ALL)]
+        self._given.remove(gone.with_columns(alone))
+        self._given.put(changed.with_columns(alone))

@@ -14,6 +14,7 @@ from operators import partials
 from operators.closed_time import ClosedTime
 from operators.errors import computing
 from operators.stretches import RUN, ended, numbered
+from operators.window_instance import of_keys
 from operators.windowed import WINDOW_START
 
 LAST: Final = "_last"
@@ -95,9 +96,9 @@ class SessionInstance:
         last = self._held.latest
         return {} if last is None else self.advance(last + self._layout.gap + self._layout.lateness)
 
-    def results(self) -> pl.DataFrame:
-        """Rows of the sessions that are open, as they would be given out now."""
-        return self._finished(self._held.merged())
+    def results(self, keys: pl.DataFrame) -> pl.DataFrame:
+        """See :class:`operators.windowed.OpenWindows`."""
+        return self._finished(of_keys(self._held, keys, self._layout.merge))
 
     def outgoing_watermark(self, watermark: int) -> int:
         """Where the earliest open session begins, or one to come: those given out later do not start before it."""

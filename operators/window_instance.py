@@ -13,7 +13,7 @@ from typing import Final
 
 import polars as pl
 
-from headrace.kernel.held import HeldLayout, Merge
+from headrace.kernel.held import HeldLayout, HeldState, Merge
 from headrace.kernel.merged import engine_for
 from headrace.kernel.protocols import MAIN, Emission, OperatorContext, OperatorState
 from operators import partials
@@ -28,6 +28,7 @@ OPENS: Final = "_opens"
 VERSION: Final = 3
 _HELD: Final = "windows"
 _JOINS: Final = "_joins"
+_PLACE: Final = "_place"
 _WINDOW: Final = (WINDOW_START, WINDOW_END)
 _FEW: Final = 16
 """So many windows per pane are put together one by one; more of them by halves."""
@@ -102,9 +103,9 @@ class SlicedInstance:
         last = self._held.latest
         return {} if last is None else self._close(self._slices.scale.instant_at(self._slices.last_end(last)))
 
-    def results(self) -> pl.DataFrame:
-        """Rows of the windows that are open, as they would be given out now."""
-        slices, panes = self._slices, self._held.merged()
+    def results(self, keys: pl.DataFrame) -> pl.DataFrame:
+        """See :class:`operators.windowed.OpenWindows`."""
+        slices, panes = self._slices, of_keys(self._held, keys, self._layout.merge)
         last = self._held.latest
         if last is None or not slices.overlapping:
             whole = [name for name in panes.columns if name != OPENS]
@@ -251,6 +252,15 @@ class SlicedInstance:
 
     def _typed(self, mark: pl.Expr) -> pl.Expr:
         return mark.cast(self._held.schema[WINDOW_START]).alias(WINDOW_START)
+
+
+def of_keys(held: HeldState, keys: pl.DataFrame, merge: Merge) -> pl.DataFrame:
+    """What is held of some keys, merged; of all where keys have no column."""
+    if not keys.width:
+        return held.merged()
+    near = held.numbered(_PLACE, keys).join(keys.lazy(), on=keys.columns, how="semi", nulls_equal=True)
+    found = near.drop(_PLACE).collect(engine=engine_for(held.height))
+    return merge(found.lazy()).collect(engine=engine_for(found.height))
 
 
 _pane: Final = pl.col(WINDOW_START).to_physical()

@@ -88,8 +88,12 @@ class OpenWindows(OperatorInstance, Protocol):
     def counts(self) -> Mapping[str, int]:
         """Rows that were left out."""
 
-    def results(self) -> pl.DataFrame:
-        """Rows of the windows that are open, as they would be given out now."""
+    def results(self, keys: pl.DataFrame) -> pl.DataFrame:
+        """Rows of the windows of some keys that are open, as they would be given out now.
+
+        Args:
+            keys: The ``by`` columns, each key once; without a column (there is one key for all) it is not looked at.
+        """
 
 
 class WindowOperator(ABC):

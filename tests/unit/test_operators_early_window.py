@@ -13,7 +13,7 @@ from headrace.testing import operator_context
 from operators.early_window import EarlyWindow
 from operators.session import SessionWindow
 from operators.window import CumulatingWindow, HoppingWindow, TumblingWindow
-from tests.windows import CUTS, ROWS, Row, frame_of, pieces, stored
+from tests.windows import CUTS, ROWS, Row, frame_of, pieces, small_context, stored
 
 AGGREGATES = {"n": "count(*)", "total": "sum(y)", "most": "max(x)"}
 WINDOWS = {
@@ -21,6 +21,8 @@ WINDOWS = {
     "hopping": HoppingWindow("w", "t", 10, 5, AGGREGATES, by=["k"]),
     "cumulating": CumulatingWindow("w", "t", 10, 5, AGGREGATES, by=["k"]),
     "session": SessionWindow("w", "t", 4, AGGREGATES, by=["k"]),
+    "of all rows": HoppingWindow("w", "t", 10, 5, AGGREGATES),
+    "session of all rows": SessionWindow("w", "t", 4, AGGREGATES),
 }
 
 
@@ -30,11 +32,11 @@ class Play:
     def __init__(self, operator) -> None:
         self.operator = operator
         self.schema = operator.partial(frame_of([]).lazy()).collect_schema()
-        self.instance = operator.open(self.schema, operator_context())
+        self.instance = operator.open(self.schema, small_context())
         self.out = []
 
     def feed(self, rows, watermark: int) -> pl.DataFrame | None:
-        self.instance = self.operator.open(self.schema, operator_context(stored(self.instance.snapshot())))
+        self.instance = self.operator.open(self.schema, small_context(stored(self.instance.snapshot())))
         assert self.instance.process(self.operator.partial(frame_of(rows).lazy()).collect()) == {}
         return self.keep(self.instance.advance(watermark))
 
@@ -98,6 +100,22 @@ def frame_rows(*times: int) -> list:
 def weights(frame: pl.DataFrame | None) -> list:
     assert frame is not None
     return frame.select(pl.col("window_start").to_physical(), "n", columns.WEIGHT).rows()
+
+
+def test_keys_of_which_nothing_has_changed_are_not_looked_at() -> None:
+    play = Play(EarlyWindow(WINDOWS["tumbling"], 3))
+    play.feed([Row(1, key) for key in "abcdefgh"], 1)
+    asked: list[str | None] = []
+    inner = play.instance._inner
+    results = inner.results
+    inner.results = lambda keys: asked.extend(keys["k"]) or results(keys)
+    play.instance.process(play.operator.partial(frame_of([Row(2, "c")]).lazy()).collect())
+    play.instance.advance(2)
+    play.instance.process(play.operator.partial(frame_of([Row(4, "e")]).lazy()).collect())
+    given = play.instance.advance(4)[MAIN]
+    assert given.select("k", "n", columns.WEIGHT).rows() == [("c", 1, -1), ("c", 2, 1), ("e", 1, -1), ("e", 2, 1)]
+    assert sorted(asked) == ["c", "e"]
+    assert play.instance.advance(6) == {}
 
 
 def test_what_it_promises() -> None:
