@@ -60,6 +60,27 @@ CONDITIONS = {
         SELECT id FROM flights WHERE delay NOT IN (SELECT max(level) FROM alerts GROUP BY carrier)
           AND url NOT IN (SELECT carrier FROM alerts WHERE level > 100) AND id NOT IN (SELECT max(id) FROM alerts)
     """,
+    "null not in nothing of its key": """
+        SELECT id FROM flights f
+        WHERE f.id > 20 AND f.delay NOT IN
+          (SELECT b.delay FROM flights b WHERE b.carrier = f.carrier AND b.id < 2 AND b.delay IS NOT NULL)
+    """,
+    "not in pairs without nulls": """
+        SELECT id FROM flights f WHERE carrier IS NOT NULL AND (f.delay IS NOT NULL) AND (carrier, delay) NOT IN
+          (SELECT a.carrier, a.level FROM alerts a WHERE a.carrier IS NOT NULL AND a.level IS NOT NULL)
+    """,
+    "in the one row of an aggregate, which is there of no rows, too": """
+        SELECT id FROM flights f
+        WHERE f.delay NOT IN (SELECT max(a.level) FROM alerts a WHERE a.carrier = f.carrier)
+          AND f.delay NOT IN (SELECT count(*) FROM alerts a WHERE a.level > 100)
+          AND id % 3 NOT IN (SELECT max(level) FROM alerts HAVING count(*) > 100)
+          AND (id % 5, carrier) IN (SELECT max(level), min(carrier) FROM alerts)
+    """,
+    "exists, having": """
+        SELECT id FROM flights f
+        WHERE EXISTS (SELECT 1 FROM alerts a WHERE a.carrier = f.carrier AND a.level = f.delay HAVING count(*) = 0)
+          AND NOT EXISTS (SELECT 1 FROM alerts a WHERE a.carrier = f.carrier HAVING min(a.level) > 100)
+    """,
     "in of pairs": """
         SELECT id FROM flights WHERE (carrier, delay) IN (SELECT carrier, level FROM alerts) AND id > 20
     """,
@@ -100,6 +121,11 @@ VALUES = {
         SELECT f.id, a.id AS other, a.level IN ((SELECT max(level) FROM alerts), 1) AS edge
         FROM flights f JOIN alerts a ON f.carrier = a.carrier AND f.id % 100 = a.id
         WHERE f.delay BETWEEN (SELECT avg(x.level) FROM alerts x WHERE x.carrier = a.carrier AND x.level <= 2) AND 30
+    """,
+    "between with nothing": """
+        SELECT id FROM flights
+        WHERE delay NOT BETWEEN (SELECT max(level) FROM alerts WHERE level > 100) AND 5
+          AND NOT (SELECT 3 BETWEEN max(level) AND 1 FROM alerts WHERE level > 100)
     """,
     "of groups": """
         WITH m AS (SELECT carrier, origin.gate AS gate, avg(delay) AS d FROM flights GROUP BY 1, 2)

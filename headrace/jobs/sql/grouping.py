@@ -220,6 +220,8 @@ def _replaced(node: exp.Expr, found: _Grouping, names: Mapping[str, str]) -> exp
     Raises:
         SqlError: A column is neither.
     """
+    if isinstance(node, exp.Query):
+        text(node)  # says that there is a query, before its columns are looked for among the groups
     if is_aggregate(node) and not of_window(node):
         return _column(names[aggregate_text(node, found.scope)])
     if isinstance(node, exp.Condition) and next(aggregates(node), None) is None and node.find(exp.Window) is None:

@@ -8,7 +8,7 @@ aggregate of no rows is, 0 for counts and else null (decorrelation; Neumann and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -29,9 +29,11 @@ _KEY: Final = "_key_{}"
 _ALIAS: Final = "_query_{}"
 _STRICT: Final = (
     *(exp.Paren, exp.Not, exp.Neg, exp.Cast, exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod),
-    *(exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.Between),
+    *(exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE),
 )
 """What is null as soon as an operand is: a condition that is null leaves the row out."""
+_NOT_TRUE: Final = (*_STRICT, exp.Between)
+"""What is not true as soon as an operand is null: 6 BETWEEN NULL AND 5 is false, and its NOT is true."""
 _COUNTS: Final = (exp.Count, exp.CountIf, exp.ApproxDistinct)
 
 
@@ -65,13 +67,54 @@ def scalars_of(node: exp.Expr) -> list[exp.Subquery]:
     ]
 
 
+def is_one_row(query: exp.Expr) -> bool:
+    """Whether a query aggregates all of its rows, and so gives one row of none, too."""
+    if not isinstance(query, exp.Select) or query.args.get("group") or query.args.get("qualify"):
+        return False
+    return query.args.get("having") is not None or any(True for item in query.expressions for _ in aggregates(item))
+
+
+def of_one_row(query: exp.Select, values: Sequence[exp.Expr], *, negated: bool) -> exp.Expr:
+    """The condition that IN or EXISTS is over a query that gives one row, by queries that give one value.
+
+    Args:
+        query: The query.
+        values: What IN looks for; none: EXISTS.
+        negated: It is NOT IN, or NOT EXISTS.
+
+    Raises:
+        SqlError: EXISTS is asked of a row that is always there, or IN of another number of values.
+    """
+    having = query.args.get("having")
+    if not values and having is None:
+        raise refuse(
+            query,
+            "an aggregate without GROUP BY gives a row of no rows, too: EXISTS is always true of it",
+            "write EXISTS (SELECT 1 FROM …), or HAVING",
+        )
+    if values and len(values) != len(query.expressions):
+        raise refuse(query, f"IN compares {len(values)} values with {len(query.expressions)} columns", "give as many")
+
+    def only(item: exp.Expr) -> exp.Subquery:
+        made = query.copy()
+        made.set("having", None)
+        made.set("expressions", [item.copy()])
+        return exp.Subquery(this=made)
+
+    there = [] if having is None else [exp.Is(this=only(having.this), expression=exp.true())]
+    pairs = zip(values, query.expressions if values else (), strict=True)
+    equal = [exp.EQ(this=value.copy(), expression=only(item)) for value, item in pairs]
+    condition = exp.and_(*there, *equal, copy=False)
+    return exp.Not(this=exp.Paren(this=condition)) if negated else condition
+
+
 def asked(queries: Queries, owner: str, scope: Scope, condition: exp.Expr, names: Names) -> Scope:
     """The rows for which a condition of WHERE with such queries holds.
 
     Raises:
         SqlError: A query is not supported.
     """
-    strict = all(_is_strict(query, condition) for query in scalars_of(condition))
+    strict = all(_is_strict(query, condition, _NOT_TRUE) for query in scalars_of(condition))
     seeing, made = _joined(queries, owner, scope, condition, names, strict=strict)
     rows = queries.to.filter(owner, [row_text(made, seeing)], seeing.rows, condition)
     return replace(seeing, rows=rows, sides=scope.sides)
@@ -156,6 +199,7 @@ def _correlated(select: exp.Select, scope: Scope) -> tuple[exp.Select, list[tupl
     def is_outer(node: exp.Expr) -> bool:
         return any(len(one.parts) > 1 and one.parts[0].name in outside for one in node.find_all(exp.Column))
 
+    refuse_outside(made, outside)
     rest, keys = [], []
     for condition in conjuncts(made.args.get("where")):
         if not is_outer(condition):
@@ -175,6 +219,27 @@ def _correlated(select: exp.Select, scope: Scope) -> tuple[exp.Select, list[tupl
     return made, keys
 
 
+def refuse_outside(query: exp.Select, outside: Collection[str]) -> None:
+    """Refuse columns from outside where nothing but WHERE may name them.
+
+    Args:
+        query: A query inside a condition.
+        outside: What the outer query calls the members of its FROM.
+
+    Raises:
+        SqlError: It names one elsewhere.
+    """
+    parts = [*query.expressions, *(query.args.get("joins") or ()), query.args.get("group"), query.args.get("having")]
+    for part in parts:
+        for column in part.find_all(exp.Column) if part is not None else ():
+            if len(column.parts) > 1 and column.parts[0].name in outside:
+                raise refuse(
+                    column,
+                    f"{column.sql()} is a column from outside, which a query inside names in WHERE alone",
+                    "write WHERE inner.k = outer.k AND …, and compute with it outside of the query",
+                )
+
+
 def _is_mixed(node: exp.Expr, outside: set[str]) -> bool:
     return not all(one.table and one.parts[0].name in outside for one in node.find_all(exp.Column))
 
@@ -188,12 +253,13 @@ def _result(call: exp.Expr, column: exp.Expr) -> exp.Expr:
     return exp.Coalesce(this=column, expressions=[exp.Literal.number(0)]) if _is_count(call) else column
 
 
-def _is_strict(node: exp.Expr, root: exp.Expr) -> bool:
-    """Whether an expression is null when a part of it is."""
+def _is_strict(node: exp.Expr, root: exp.Expr, outermost: tuple[type[exp.Expr], ...] = _STRICT) -> bool:
+    """Whether an expression is null when a part of it is; ``outermost`` is what the whole of it may be."""
     while node is not root:
-        if node.parent is None or not isinstance(node.parent, _STRICT):
+        above = node.parent
+        if above is None or not isinstance(above, outermost if above is root else _STRICT):
             return False
-        node = node.parent
+        node = above
     return True
 
 

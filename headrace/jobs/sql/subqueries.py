@@ -13,7 +13,7 @@ from headrace.jobs.sql.joins import Join, join_rows
 from headrace.jobs.sql.lookups import join_table
 from headrace.jobs.sql.lowering import Names
 from headrace.jobs.sql.relations import Scope, Side
-from headrace.jobs.sql.scalars import asked, scalars_of
+from headrace.jobs.sql.scalars import asked, is_one_row, of_one_row, refuse_outside, scalars_of
 from headrace.jobs.sql.uses import Uses
 
 if TYPE_CHECKING:
@@ -39,8 +39,10 @@ def restrict(queries: Queries, owner: str, scope: Scope, conditions: Sequence[ex
     for condition in conditions:
         if condition.find(exp.Query) is not None:
             one_value = condition.find(exp.Exists) is None and scalars_of(condition) and not _asks_rows(condition)
-            how = asked if one_value else _joined
-            scope = how(queries, owner, scope, condition, names)
+            if one_value:
+                scope = asked(queries, owner, scope, condition, names)
+            else:
+                scope = _joined(queries, owner, scope, condition, plain, names)
     return scope
 
 
@@ -49,30 +51,19 @@ def _asks_rows(condition: exp.Expr) -> bool:
     return any(found.args.get("query") is not None for found in condition.find_all(exp.In))
 
 
-def _joined(queries: Queries, owner: str, scope: Scope, condition: exp.Expr, names: Names) -> Scope:
-    negated, plain = False, condition
-    while isinstance(plain, exp.Not | exp.Paren):
-        negated ^= isinstance(plain, exp.Not)
-        plain = plain.this
-    values: list[exp.Expr] = []
-    if isinstance(plain, exp.In) and plain.args.get("query") is not None:
-        query = plain.args["query"]
-        values = list(plain.this.expressions) if isinstance(plain.this, exp.Tuple) else [plain.this]
-    elif isinstance(plain, exp.Exists):
-        query = plain.this
-    else:
-        raise refuse(
-            condition,
-            "a query inside a condition is not supported here",
-            "x IN (SELECT ...) and EXISTS (SELECT ...) stand alone or are joined by AND; for ALL write max or min",
-        )
-    while isinstance(query, exp.Subquery):
-        query = query.this
+def _joined(
+    queries: Queries, owner: str, scope: Scope, condition: exp.Expr, others: Sequence[exp.Expr], names: Names
+) -> Scope:
+    """The rows for which a condition with a query that is asked for all of its rows holds, besides ``others``."""
+    negated, values, query = _parts(condition)
+    if is_one_row(query):
+        return asked(queries, owner, scope, of_one_row(query, values, negated=negated), names)
     how = "anti" if negated else "semi"
     inner, keys = _inner(scope, query, values)
     table = _table(queries, inner, names)
-    if negated and values and table is None and len(values) == 1:
-        scope = _without_nulls(queries, owner, scope, (values[0], query), names)
+    if negated and values and table is None:
+        if not _are_known(values, query, others, scope):
+            scope = _without_nulls(queries, owner, scope, (values, query), names)
     elif negated and values:
         present = [f"{row_text(value, scope)} IS NOT NULL" for value in values]
         scope = scope.on(queries.to.filter(owner, present, scope.rows, condition))
@@ -96,8 +87,48 @@ def _joined(queries: Queries, owner: str, scope: Scope, condition: exp.Expr, nam
     return join_rows(queries.to, owner, scope, join, rows, (None, None), uses)
 
 
+def _parts(condition: exp.Expr) -> tuple[bool, list[exp.Expr], exp.Select]:
+    """Whether a condition is negated, what IN looks for (of EXISTS nothing), and the query."""
+    negated, plain = False, condition
+    while isinstance(plain, exp.Not | exp.Paren):
+        negated ^= isinstance(plain, exp.Not)
+        plain = plain.this
+    values: list[exp.Expr] = []
+    if isinstance(plain, exp.In) and plain.args.get("query") is not None:
+        query = plain.args["query"]
+        values = list(plain.this.expressions) if isinstance(plain.this, exp.Tuple) else [plain.this]
+    elif isinstance(plain, exp.Exists):
+        query = plain.this
+    else:
+        raise refuse(
+            condition,
+            "a query inside a condition is not supported here",
+            "x IN (SELECT ...) and EXISTS (SELECT ...) stand alone or are joined by AND; for ALL write max or min",
+        )
+    while isinstance(query, exp.Subquery):
+        query = query.this
+    if not isinstance(query, exp.Select):
+        raise refuse(query, f"{query.key.upper()} is not supported inside a condition", "make a view of it")
+    return negated, values, query
+
+
+def _are_known(values: Sequence[exp.Expr], query: exp.Select, others: Sequence[exp.Expr], scope: Scope) -> bool:
+    """Whether the conditions say that no value is null, and none in the query is."""
+    outside = {row_text(one, scope) for one in _present(others)}
+    inside = _present(conjuncts(query.args.get("where")))
+    return all(isinstance(value, exp.Literal) or row_text(value, scope) in outside for value in values) and all(
+        isinstance(body(item), exp.Literal) or body(item) in inside for item in query.expressions
+    )
+
+
+def _present(conditions: Sequence[exp.Expr]) -> list[exp.Expr]:
+    """What conditions say is not null."""
+    tests = [one.this for one in conditions if isinstance(one, exp.Not)]
+    return [one.this for one in tests if isinstance(one, exp.Is) and isinstance(one.expression, exp.Null)]
+
+
 def _without_nulls(
-    queries: Queries, owner: str, scope: Scope, compared: tuple[exp.Expr, exp.Select], names: Names
+    queries: Queries, owner: str, scope: Scope, compared: tuple[Sequence[exp.Expr], exp.Select], names: Names
 ) -> Scope:
     """The rows of which NOT IN is not null: there is nothing in the query, or neither the value nor one in it is null.
 
@@ -107,35 +138,36 @@ def _without_nulls(
         scope: The rows.
         compared: The value, and the query.
         names: What FROM may name.
+
+    Raises:
+        SqlError: There are several values: a pair with a null may differ from another one for all that.
     """
-    value, query = compared
-    item = body(query.expressions[0])
-    conditions = conjuncts(query.args.get("where"))
-    if any(isinstance(one, exp.Not) and one.this == exp.Is(this=item, expression=exp.Null()) for one in conditions):
-        present = [f"{row_text(value, scope)} IS NOT NULL"]
-        return scope.on(queries.to.filter(owner, present, scope.rows, value))
-    made = query.copy()
+    values, query = compared
+    if len(values) > 1:
+        raise refuse(
+            values[0],
+            "NOT IN compares pairs, of which one may hold a null",
+            "add x IS NOT NULL for each value to WHERE, and for each column to that of the query; or write NOT EXISTS",
+        )
+    value, item, made = values[0], body(query.expressions[0]), query.copy()
     grouped = any(query.args.get(key) for key in ("group", "having", "distinct", "qualify"))
-    if grouped or next(aggregates(item), None) is not None:
+    if grouped:
         made.expressions[0].replace(exp.alias_(item.copy(), _NULL))
         item = exp.column(_NULL)
         made = exp.Select(expressions=[], from_=exp.From(this=exp.alias_(exp.Subquery(this=made), _ALIAS, table=True)))
-    number, known = exp.Count(this=exp.Star()), exp.Count(this=item.copy())
-    nothing = exp.EQ(this=number, expression=exp.Literal.number(0))
-    full = exp.EQ(this=number.copy(), expression=known)
-    cases = [exp.If(this=one, true=exp.Literal.number(n)) for n, one in enumerate((nothing, full))]
-    made.set("expressions", [exp.Case(ifs=cases, default=exp.Literal.number(2))])
-    present_or_not = exp.Case(
-        ifs=[exp.If(this=exp.Is(this=value.copy(), expression=exp.Null()), true=exp.Literal.number(0))],
-        default=exp.Literal.number(1),
-    )
-    return asked(queries, owner, scope, exp.LTE(this=exp.Subquery(this=made), expression=present_or_not), names)
+    # 0: there is nothing, 1: no nulls, 2: nulls, too. So it hardly ever changes, as numbers of rows do.
+    most = exp.Max(this=_either(item, 2, 1))
+    made.set("expressions", [exp.Coalesce(this=most, expressions=[exp.Literal.number(0)])])
+    return asked(queries, owner, scope, exp.LTE(this=exp.Subquery(this=made), expression=_either(value, 0, 1)), names)
 
 
-def _inner(scope: Scope, query: exp.Expr, values: Sequence[exp.Expr]) -> tuple[exp.Select, list[exp.Expr]]:
+def _either(value: exp.Expr, null: int, known: int) -> exp.Expr:
+    is_null = exp.Is(this=value.copy(), expression=exp.Null())
+    return exp.Case(ifs=[exp.If(this=is_null, true=exp.Literal.number(null))], default=exp.Literal.number(known))
+
+
+def _inner(scope: Scope, query: exp.Select, values: Sequence[exp.Expr]) -> tuple[exp.Select, list[exp.Expr]]:
     """The query without the conditions that name columns of the outer one; and these."""
-    if not isinstance(query, exp.Select):
-        raise refuse(query, f"{query.key.upper()} is not supported inside a condition", "make a view of it")
     if values and len(query.expressions) != len(values):
         raise refuse(query, f"IN compares {len(values)} values with {len(query.expressions)} columns", "give as many")
     made = query.copy()
@@ -147,6 +179,7 @@ def _inner(scope: Scope, query: exp.Expr, values: Sequence[exp.Expr]) -> tuple[e
     outer = [one for one in conditions if _is_outer(one, own, scope)]
     if outer and (made.args.get("group") or made.args.get("having") or made.args.get("distinct")):
         raise refuse(query, "a grouped query inside a condition cannot name columns from outside", "join it")
+    refuse_outside(made, scope.sides.keys() - own)
     rest = [one for one in conditions if not any(one is other for other in outer)]
     made.set("where", exp.Where(this=exp.and_(*rest, copy=False)) if rest else None)
     return made, outer
