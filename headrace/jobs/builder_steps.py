@@ -145,7 +145,7 @@ class Steps(ABC):
         self,
         table: str,
         *,
-        on: str | Sequence[str],
+        on: str | Sequence[str] | Mapping[str, str],
         columns: Sequence[str] | None = None,
         how: str | None = None,
         prefix: str | None = None,

@@ -35,6 +35,7 @@ from headrace.jobs.spec_steps import (
     WithColumnsStep,
 )
 from headrace.jobs.spec_tables import AnyTable, IcebergTable, PostgresTable
+from headrace.jobs.values import pairs_of
 from headrace.kernel.errors import InternalError
 from headrace.kernel.protocols import LookupTable, StatefulOperator, Transform
 from hybrid_source.lookup import IcebergLookup, ParquetLookup
@@ -157,7 +158,7 @@ def _static_lookup(node_id: str, spec: LookupSpec, event_time: str | None, table
         return LookupJoin(
             node_id,
             table,
-            spec.on,
+            dict(pairs_of(spec.on)),
             columns=spec.columns,
             how=spec.how,
             prefix=spec.prefix,
@@ -170,7 +171,7 @@ def _static_lookup(node_id: str, spec: LookupSpec, event_time: str | None, table
     return AsofJoin(
         node_id,
         table,
-        {name: name for name in spec.on},
+        dict(pairs_of(spec.on)),
         time,
         spec.as_of.column,
         columns=spec.columns,

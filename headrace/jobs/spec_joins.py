@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import timedelta
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag
+from pydantic import BeforeValidator, Field, Tag
 
 from headrace.jobs.spec_base import Node, SpecModel, by_key
-from headrace.jobs.values import Duration, Expression, OneOrMany, PositiveDuration, SignedDuration, lasting
+from headrace.jobs.values import Duration, Expression, KeyPairs, PositiveDuration, SignedDuration, lasting, pairs_of
 
 
 def _around(value: Any) -> Any:
@@ -66,19 +65,14 @@ class VersionSpec(SpecModel):
     )
 
 
-def _keys(value: Any) -> str:
-    return "@map" if isinstance(value, Mapping) else "@list"
-
-
 class JoinSpec(SpecModel):
     """A join of two streams: one of ``within``, ``window`` and ``as_of``, or none of them."""
 
     left: str = Field(description="NODE or NODE.PORT.")
     right: str = Field(description="NODE or NODE.PORT; may be the left one.")
-    on: Annotated[
-        Annotated[OneOrMany, Tag("@list")] | Annotated[Annotated[dict[str, str], Field(min_length=1)], Tag("@map")],
-        Discriminator(_keys),
-    ] = Field(description="Columns that are equal on both sides, or a mapping from the left's to the right's.")
+    on: KeyPairs = Field(
+        description="Columns that are equal on both sides, or a mapping from the left's to the right's."
+    )
     how: Literal["inner", "left", "right", "full", "semi", "anti"] = "inner"
     within: Annotated[WithinSpec, BeforeValidator(_around)] | None = Field(
         default=None, description="Interval join: right + lower <= left <= right + upper for the event times."
@@ -108,7 +102,7 @@ class JoinSpec(SpecModel):
     @property
     def pairs(self) -> list[tuple[str, str]]:
         """Key columns: the left's and the right's."""
-        return list(self.on.items()) if isinstance(self.on, dict) else [(name, name) for name in self.on]
+        return pairs_of(self.on)
 
     @property
     def kind(self) -> Literal["within", "window", "as_of", "regular"]:

@@ -15,6 +15,7 @@ from headrace.jobs.values import (
     AnyNumber,
     Duration,
     Expression,
+    KeyPairs,
     OneOrMany,
     PositiveDuration,
     lasting,
@@ -201,7 +202,9 @@ class LookupSpec(SpecModel):
     """A join with a static table."""
 
     table: str
-    on: OneOrMany = Field(description="Columns that are equal on both sides.")
+    on: KeyPairs = Field(
+        description="Columns that are equal on both sides, or a mapping from the rows' to the table's."
+    )
     columns: tuple[str, ...] | None = Field(default=None, min_length=1, description="Columns to add; all if not given.")
     how: Literal["left", "inner", "semi", "anti"] = "left"
     prefix: str = Field(default="", description="Put before the names of added columns.")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Annotated, Any, Final, Literal
 
 import polars as pl
 from annotated_types import Len
-from pydantic import BeforeValidator, Field, PlainSerializer, PlainValidator, WithJsonSchema
+from pydantic import BeforeValidator, Discriminator, Field, PlainSerializer, PlainValidator, Tag, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from headrace.jobs.column_types import parse_type
@@ -233,6 +234,23 @@ OneOrMany = Annotated[
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}),
 ]
 """One string, or a list of at least one."""
+
+
+def _shape(value: Any) -> str:
+    return "@map" if isinstance(value, Mapping) else "@list"
+
+
+KeyPairs = Annotated[
+    Annotated[OneOrMany, Tag("@list")] | Annotated[Annotated[dict[str, str], Len(min_length=1)], Tag("@map")],
+    Discriminator(_shape),
+]
+"""Columns that both sides of a join have, or a mapping from one side's to the other's."""
+
+
+def pairs_of(on: Sequence[str] | Mapping[str, str]) -> list[tuple[str, str]]:
+    """Pairs of columns that are equal."""
+    return list(on.items()) if isinstance(on, Mapping) else [(name, name) for name in on]
+
 
 AnyNumber = Annotated[
     tuple[str, ...],

@@ -9,6 +9,15 @@ import pytest
 from tests.sql_jobs import check
 
 JOINS = {
+    "all columns of one side": """
+        SELECT f.*, a.level AS level, b.name AS own, c.name AS other, b.carrier AS code, c.carrier AS third
+        FROM flights AS f JOIN alerts AS a ON f.carrier = a.carrier AND f.id % 100 = a.id
+        JOIN airlines AS b ON b.carrier = f.carrier JOIN airlines AS c ON c.carrier = left(concat(f.carrier, f.url), 1)
+    """,
+    "a table by what is called otherwise in the rows": """
+        SELECT f.id AS id, f.carrier AS carrier, b.name AS name, c.name AS other FROM flights AS f
+        LEFT JOIN airlines AS b ON left(upper(f.origin.code), 1) = b.carrier LEFT JOIN airlines AS c ON c.rank = f.delay
+    """,
     "interval": """
         SELECT f.id AS flight, a.id AS alert, f.delay AS delay
         FROM flights AS f JOIN alerts AS a ON f.carrier = a.carrier

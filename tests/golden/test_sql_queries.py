@@ -131,6 +131,11 @@ VALUES = {
         WITH m AS (SELECT carrier, origin.gate AS gate, avg(delay) AS d FROM flights GROUP BY 1, 2)
         SELECT carrier, gate FROM m WHERE d > (SELECT avg(d) FROM m)
     """,
+    "of groups, asked by HAVING and the select list": """
+        SELECT carrier, sum(delay) / (SELECT count(*) FROM flights) AS share, max(id) AS id
+        FROM flights GROUP BY carrier
+        HAVING sum(delay) * 4 > (SELECT sum(delay) FROM flights) AND carrier IN (SELECT carrier FROM alerts)
+    """,
 }
 
 

@@ -120,9 +120,8 @@ def test_without_a_window_results_are_running() -> None:
 def test_lookup_joins() -> None:
     (lookup, _) = steps("SELECT f.carrier, a.name FROM flights f LEFT JOIN airlines a ON f.carrier = a.carrier")
     assert lookup["lookup"] == {"table": "airlines", "on": ("carrier",), "how": "left", "columns": ("name",)}
-    renamed, lookup, *_ = steps("SELECT carrier, name FROM flights JOIN airlines ON airlines.code = flights.carrier")
-    assert renamed["with_columns"] == {"code": "carrier"}
-    assert lookup["lookup"] == {"table": "airlines", "on": ("code",), "how": "inner", "columns": ("name",)}
+    lookup, *_ = steps("SELECT carrier, name FROM flights JOIN airlines ON airlines.code = flights.carrier")
+    assert lookup["lookup"] == {"table": "airlines", "on": {"carrier": "code"}, "how": "inner", "columns": ("name",)}
 
 
 def test_queries_in_from_and_common_tables() -> None:

@@ -47,7 +47,7 @@ def text(node: exp.Expr, scope: Scope | None = None) -> str:
         raise refuse(
             found,
             "a query stands inside an expression",
-            "one that gives one value stands in WHERE, and in a select list without GROUP BY; IN and EXISTS in WHERE, "
+            "one that gives one value stands in WHERE, HAVING and the select list; IN and EXISTS in WHERE and HAVING, "
             "joined by AND; else join, or compare in a query around it",
         )
     return _bound(node, scope).sql(dialect=Streaming)

@@ -13,7 +13,6 @@ from headrace.jobs.sql.expressions import (
     aggregate_text,
     aggregates,
     body,
-    conjuncts,
     is_aggregate,
     is_star,
     name_of,
@@ -25,6 +24,7 @@ from headrace.jobs.sql.lowering import Lowering
 from headrace.jobs.sql.relations import Relation, Scope, Side
 from headrace.jobs.sql.windows import BOUNDS, WindowCall
 
+_GROUPS: Final = "_groups"
 _INSTANT: Final = {"tumbling": "1us"}
 """Windows that hold one event time: results of one earlier window."""
 
@@ -57,7 +57,7 @@ def is_grouped(query: exp.Select, window: WindowCall | None) -> bool:
 def group(
     to: Lowering, query: exp.Select, owner: str, scope: Scope, window: WindowCall | None
 ) -> tuple[exp.Select, Scope]:
-    """The step that groups rows.
+    """The step that groups rows. What HAVING asks of them is left to be asked.
 
     Args:
         to: Where it goes.
@@ -67,7 +67,7 @@ def group(
         window: The windows that they are grouped by.
 
     Returns:
-        The query over the results, with columns in place of keys and aggregates; and the results.
+        The query over the results, with columns in place of keys and aggregates, also in HAVING; and the results.
 
     Raises:
         SqlError: Something in it is not supported.
@@ -85,11 +85,12 @@ def group(
             found.calls.setdefault(aggregate_text(call, scope), f"_value_{len(found.calls) + 1}")
     rows = _step(to, query, owner, found, window, bounds)
     names = {**found.keys, **found.calls}
-    results = Scope(rows, {"": Side(tuple(dict.fromkeys(names.values())))})
+    results = Scope(rows, {_GROUPS: Side(tuple(dict.fromkeys(names.values())))})
     over = query.copy()
     over.set("expressions", [_item(item, found, names) for item in over.expressions])
-    texts = [row_text(_replaced(condition, found, names), results) for condition in conjuncts(having)]
-    return over, results.on(to.filter(owner, texts, results.rows, having or query))
+    if having:
+        over.set("having", exp.Having(this=_replaced(having.this, found, names)))
+    return over, results
 
 
 def _keys(query: exp.Select, found: _Grouping, window: WindowCall | None) -> dict[str, str]:
@@ -221,10 +222,11 @@ def _replaced(node: exp.Expr, found: _Grouping, names: Mapping[str, str]) -> exp
         SqlError: A column is neither.
     """
     if isinstance(node, exp.Query):
-        text(node)  # says that there is a query, before its columns are looked for among the groups
+        return node.copy()
     if is_aggregate(node) and not of_window(node):
         return _column(names[aggregate_text(node, found.scope)])
-    if isinstance(node, exp.Condition) and next(aggregates(node), None) is None and node.find(exp.Window) is None:
+    whole = next(aggregates(node), None) is None and node.find(exp.Window, exp.Query) is None
+    if isinstance(node, exp.Condition) and whole:
         written = text(node, found.scope)
         if written in names:
             return _column(names[written])
@@ -244,4 +246,4 @@ def _replaced(node: exp.Expr, found: _Grouping, names: Mapping[str, str]) -> exp
 
 
 def _column(name: str) -> exp.Expr:
-    return exp.column(exp.to_identifier(name, quoted=True))
+    return exp.column(exp.to_identifier(name, quoted=True), table=_GROUPS)

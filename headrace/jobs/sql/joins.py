@@ -272,7 +272,7 @@ def _is_hidden(key: str) -> bool:
 
 def _with_bounds(side: Side) -> Side:
     """A side of a window join: the bounds are those of both."""
-    return Side(side.columns, {**side.names, **{bound: bound for bound in BOUNDS}}, side.prefix)
+    return replace(side, names={**side.names, **{bound: bound for bound in BOUNDS}})
 
 
 def _scope(left: Scope, right: Scope, join: Join, left_prefix: str, right_prefix: str, same: set[str]) -> Scope:
@@ -295,7 +295,9 @@ def _moved(side: Side, prefix: str, same: set[str]) -> Side:
     names = {column: name if name in same else f"{prefix}{name}" for column, name in side.names.items()}
     if prefix:
         names |= {name.removeprefix(side.prefix): name for name in same if name.startswith(side.prefix)}
-    return Side(side.columns, names, f"{prefix}{side.prefix}")
+    shared = {name if name in same else f"{prefix}{name}" for name in side.shared}
+    own = {name for name in same if name.startswith(side.prefix)}
+    return Side(side.columns, names, f"{prefix}{side.prefix}", frozenset(shared | own))
 
 
 def _result(

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from sqlglot import exp
 
 from headrace.jobs.sql.conditions import Clocks, sort
 from headrace.jobs.sql.errors import refuse
-from headrace.jobs.sql.expressions import quoted, row_text, text
+from headrace.jobs.sql.expressions import row_text, text
 from headrace.jobs.sql.joins import Join
 from headrace.jobs.sql.lowering import Lowering
 from headrace.jobs.sql.relations import Scope, Side
 from headrace.jobs.sql.uses import Uses
 from headrace.jobs.sql.windows import is_clock
 
-_ADDS = frozenset({"left", "inner"})
+_ADDS: Final = frozenset({"left", "inner"})
+_COMPUTED: Final = "_lookup_{}"
+"""Columns that are computed to be keys."""
 
 
 def join_table(to: Lowering, owner: str, left: Scope, join: Join, table: str, uses: Uses) -> Scope:
@@ -43,14 +45,13 @@ def join_table(to: Lowering, owner: str, left: Scope, join: Join, table: str, us
     if wrong:
         raise refuse(wrong[0], "a static table is joined by equal columns alone", "filter in a query around the join")
     rows = to.filter(owner, [row_text(one, left) for one in found.left], left.rows, join.node)
-    pairs = _pairs(join, left, found.keys)
-    renamed = {there: here for here, there in pairs if here not in (there, quoted(there))}
-    rows = to.with_columns(owner, renamed, rows, join.node)
-    keys = [there for _, there in pairs]
-    _check_keys(join, keys, uses)
-    body: dict[str, Any] = {"table": table, "on": keys, "how": join.how, **as_of}
+    keys, computed = _pairs(join, left, found.keys)
+    rows = to.with_columns(owner, computed, rows, join.node)
+    _check_keys(join, keys.values(), uses)
+    same = all(here == there for here, there in keys.items())
+    body: dict[str, Any] = {"table": table, "on": list(keys) if same else keys, "how": join.how, **as_of}
     starred = join.alias in uses.stars
-    wanted = [name for name in uses.columns.get(join.alias, ()) if name not in keys]
+    wanted = [name for name in uses.columns.get(join.alias, ()) if name not in keys.values()]
     if join.how in _ADDS and wanted and not starred:
         body["columns"] = wanted
     clash = not starred and any(_may_have(side, name) for side in left.sides.values() for name in wanted)
@@ -59,8 +60,10 @@ def join_table(to: Lowering, owner: str, left: Scope, join: Join, table: str, us
     node = to.steps.add(owner, {"lookup": body, "from": rows.node}, join.node)
     sides = dict(left.sides)
     if join.how in _ADDS:
-        sides[join.alias] = Side(None if starred else (*keys, *wanted), {key: key for key in keys}, prefix)
-    extra = [*left.extra, *renamed]
+        names = {there: here for here, there in keys.items()}
+        sides |= _sharing(left, found.keys)
+        sides[join.alias] = Side(None if starred else (*names, *wanted), names, prefix)
+    extra = [*left.extra, *computed]
     return replace(left, rows=replace(rows, node=node, columns=None), sides=sides, extra=tuple(dict.fromkeys(extra)))
 
 
@@ -68,7 +71,7 @@ def _may_have(side: Side, name: str) -> bool:
     return side.columns is None or name in side.columns
 
 
-def _check_keys(join: Join, keys: Sequence[str], uses: Uses) -> None:
+def _check_keys(join: Join, keys: Iterable[str], uses: Uses) -> None:
     """A key of the table is the row's own value here, and null where a LEFT JOIN finds nothing in SQL."""
     for key in keys if join.how == "left" else ():
         if (join.alias, key) in uses.outside:
@@ -79,16 +82,33 @@ def _check_keys(join: Join, keys: Sequence[str], uses: Uses) -> None:
             )
 
 
-def _pairs(join: Join, left: Scope, keys: Sequence[tuple[exp.Expr, exp.Expr]]) -> list[tuple[str, str]]:
-    """Pairs of (expression over the rows, column of the table) that are equal."""
+def _pairs(join: Join, left: Scope, keys: Sequence[tuple[exp.Expr, exp.Expr]]) -> tuple[dict[str, str], dict[str, str]]:
+    """Columns of the rows, and those of the table that they are equal to; and what must be computed for it first."""
     if not keys:
         raise refuse(join.node, "a join needs ON with equal columns", f"write ON rows.k = {join.alias}.k AND ...")
-    pairs = []
+    pairs: dict[str, str] = {}
+    computed: dict[str, str] = {}
     for here, there in keys:
         if not isinstance(there, exp.Column):
             raise refuse(there, f"{text(there)} is no column of the table", "compare columns of the table as they are")
-        pairs.append((row_text(here, left), there.name))
-    return pairs
+        bound = left.bound(here) if isinstance(here, exp.Column) else None
+        name = bound.name if isinstance(bound, exp.Column) else ""
+        if not name or name in pairs:
+            name = _COMPUTED.format(len(left.extra) + len(computed) + 1)
+            computed[name] = row_text(here, left)
+        pairs[name] = there.name
+    return pairs, computed
+
+
+def _sharing(left: Scope, keys: Sequence[tuple[exp.Expr, exp.Expr]]) -> dict[str, Side]:
+    """The members whose columns are keys, which are the table's columns, too."""
+    sides = dict(left.sides)
+    for here, _ in keys:
+        alias = left.side_of(here) if isinstance(here, exp.Column) else None
+        bound = left.bound(here) if isinstance(here, exp.Column) else None
+        if alias is not None and isinstance(bound, exp.Column):
+            sides[alias] = replace(sides[alias], shared=sides[alias].shared | {bound.name})
+    return sides
 
 
 def _as_of(join: Join, left: Scope, rest: Sequence[exp.Expr], uses: Uses) -> dict[str, Any]:

@@ -123,7 +123,8 @@ def leftovers(scope: Scope, items: Items) -> Sequence[str]:
     for alias, side in scope.sides.items():
         if alias not in items.open:
             found += [side.physical(column) for column in side.columns or ()]
-    return list(dict.fromkeys(found))
+    kept = {name for alias in items.open for name in scope.sides[alias].shared}
+    return [name for name in dict.fromkeys(found) if name not in kept]
 
 
 def _names(column: str, text: str) -> bool:

@@ -121,11 +121,10 @@ class Queries:
             found = read_from(self, query, owner, names, conjuncts(query.args.get("where")))
             scope, window, where = found.scope, found.window, found.conditions
         scope = restrict(self, owner, scope, where, names)
-        values: Mapping[str, str] = {}
         if is_grouped(query, window):
             query, scope = group(self.to, query, owner, scope, window)
-        else:
-            scope, values = computed(self, owner, scope, query, names)
+            scope = restrict(self, owner, scope, conjuncts(query.args.get("having")), names)
+        scope, values = computed(self, owner, scope, query, names)
         return self._given(query, owner, scope, values, inner=inner, keep=keep)
 
     def _given(

@@ -49,11 +49,13 @@ class Side:
         columns: What it has; None: not known.
         names: What columns of it are called in the rows, where they are not called what they are.
         prefix: Stands before those that are not in ``names``.
+        shared: What columns are called in the rows that are another member's, too: keys, which are there once.
     """
 
     columns: tuple[str, ...] | None = None
     names: Mapping[str, str] = field(default_factory=dict)
     prefix: str = ""
+    shared: frozenset[str] = frozenset()
 
     def physical(self, column: str) -> str:
         """What a column is called in the rows."""

@@ -1,2 +1,0 @@
-SELECT carrier, count(*) - (SELECT count(*) FROM alerts) AS n FROM flights
-GROUP BY carrier

@@ -1,3 +1,0 @@
-SELECT carrier, count(*) AS n FROM flights
-GROUP BY carrier
-HAVING count(*) > (SELECT count(*) FROM alerts)
