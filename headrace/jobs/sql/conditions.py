@@ -143,7 +143,7 @@ def _end(
     condition: exp.Expr, mine: str, other: str, named: Mapping[str, str], where: Where, clocks: Clocks
 ) -> int | exp.Column | None:
     """How far ``mine`` is behind ``other`` at least, or a column of ``other`` that it is not behind; None: neither."""
-    bound = _bound(condition, clocks, where)
+    bound = apart(condition, clocks, where)
     if bound is not None:
         lower, upper = bound if mine == "left" else tuple(None if end is None else -end for end in reversed(bound))
         return lower if upper is None else None
@@ -167,13 +167,17 @@ def _bounds(condition: exp.Expr, clocks: Clocks, where: Where) -> Sequence[tuple
     if isinstance(condition, exp.Between):
         low = exp.GTE(this=condition.this, expression=condition.args["low"])
         high = exp.LTE(this=condition.this, expression=condition.args["high"])
-        found = [_bound(part, clocks, where) for part in (low, high)]
+        found = [apart(part, clocks, where) for part in (low, high)]
     else:
-        found = [_bound(condition, clocks, where)]
+        found = [apart(condition, clocks, where)]
     return None if any(one is None for one in found) else [one for one in found if one is not None]
 
 
-def _bound(condition: exp.Expr, clocks: Clocks, where: Where) -> tuple[int | None, int | None] | None:
+def apart(condition: exp.Expr, clocks: Clocks, where: Where) -> tuple[int | None, int | None] | None:
+    """How far a condition puts the left's event time behind the right's, microseconds: at least, and at most.
+
+    None: it compares something else.
+    """
     if not isinstance(condition, exp.EQ | exp.GT | exp.GTE | exp.LT | exp.LTE):
         return None
     first, second = (_moment(part, clocks, where) for part in (condition.left, condition.right))
@@ -183,12 +187,12 @@ def _bound(condition: exp.Expr, clocks: Clocks, where: Where) -> tuple[int | Non
     if first[0] == "right":
         first, second = second, first
         kind = _MIRRORED.get(kind, kind)
-    apart = second[1] - first[1]
+    us = second[1] - first[1]
     if kind is exp.EQ:
-        return apart, apart
+        return us, us
     if kind in (exp.GT, exp.GTE):
-        return apart + (kind is exp.GT), None
-    return None, apart - (kind is exp.LT)
+        return us + (kind is exp.GT), None
+    return None, us - (kind is exp.LT)
 
 
 def _moment(node: exp.Expr, clocks: Clocks, where: Where) -> tuple[str, int] | None:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from sqlglot import exp
 
-from headrace.jobs.sql.conditions import Clocks, Conditions, sort
+from headrace.jobs.sql.conditions import Clocks, Conditions, apart, sort
 from headrace.jobs.sql.errors import refuse
 from headrace.jobs.sql.expressions import joined, quoted, row_text, text
 from headrace.jobs.sql.lowering import Lowering
@@ -154,10 +154,14 @@ def _as_of(join: Join, sides: _Sides, found: Conditions, uses: Uses) -> dict[str
         if not is_time:
             raise refuse(version, f"{text(version)} is not the event time of the rows", "name the event-time column")
     else:
-        condition = next((one for one in found.rest if isinstance(one, exp.GTE | exp.LTE)), None)
-        times = {(uses.where(c) or "", c.name) for c in condition.find_all(exp.Column)} if condition else set()
-        if condition is None or not (times & {k for k, v in left.items() if v == 0}) or not (times & set(right)):
-            raise refuse(join.node, "an ASOF JOIN compares event times", "add ON ... AND rows.time >= versions.time")
+        clocks = Clocks(left, right)
+        condition = next((one for one in found.rest if apart(one, clocks, uses.where) == (0, None)), None)
+        if condition is None:
+            raise refuse(
+                join.node,
+                "an ASOF JOIN takes the latest version that is not later than the row",
+                "compare event times as they are: add ON ... AND rows.time >= versions.time",
+            )
         found.rest = [one for one in found.rest if one is not condition]
     if version is not None and found.right:
         raise refuse(found.right[0], "a join as of a time has equal columns only", "ask for it in WHERE")

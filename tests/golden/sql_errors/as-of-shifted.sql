@@ -1,0 +1,2 @@
+SELECT f.carrier, a.level FROM flights AS f
+ASOF JOIN alerts AS a ON f.carrier = a.carrier AND f.at >= a.at - INTERVAL '1' HOUR
