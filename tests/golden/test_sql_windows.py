@@ -26,6 +26,35 @@ QUERIES = {
             FROM TUMBLE(TABLE ({HOURS}), DESCRIPTOR(since), INTERVAL '3' HOUR) AS h GROUP BY window_start""",
         f"SELECT time_bucket(interval 3 hour, since) AS day, sum(n) AS n FROM ({DUCK_HOURS}) GROUP BY 1",
     ),
+    "windows as RisingWave writes them": (
+        """SELECT `carrier`, window_start AS since, count(*) AS n FROM TUMBLE(flights, `at`, INTERVAL '1 hour')
+           WHERE window_start >= TIMESTAMPTZ '2026-01-01 02:00:00' AND delay > 0 GROUP BY carrier, window_start""",
+        """SELECT carrier, date_trunc('hour', "at") AS since, count(*) AS n FROM flights
+           WHERE "at" >= '2026-01-01 02:00:00+00' AND delay > 0 GROUP BY ALL""",
+    ),
+    "windows over the last instants of windows": (
+        """WITH hops AS (
+             SELECT window_start, window_end, window_time, count(*) AS n FROM TABLE(HOP(DATA => TABLE flights,
+               TIMECOL => DESCRIPTOR("at"), SIZE => INTERVAL '90' MINUTES, SLIDE => INTERVAL '30' MINUTES))
+             GROUP BY window_start, window_end, window_time)
+           SELECT window_start AS since, window_time AS last, sum(n) AS n
+           FROM TUMBLE(TABLE hops, DESCRIPTOR(window_time), INTERVAL '1' HOUR)
+           WHERE window_end <= TIMESTAMPTZ '2026-01-01 06:00:00' GROUP BY window_start, window_end, window_time""",
+        """WITH hops AS (
+             SELECT time_bucket(interval 30 minute, "at") - back * interval 30 minute + interval 90 minute
+               - interval 1 millisecond AS last, count(*) AS n
+             FROM flights, (SELECT unnest([0, 1, 2]) AS back) GROUP BY ALL)
+           SELECT date_trunc('hour', last) AS since, date_trunc('hour', last) + interval 3599999 millisecond AS last,
+             sum(n) AS n FROM hops WHERE last < '2026-01-01 06:00:00+00' GROUP BY ALL""",
+    ),
+    "rows of the same windows": (
+        """SELECT l.id AS flight, r.id AS alert, l.window_start AS since
+           FROM (SELECT * FROM TUMBLE(TABLE flights, DESCRIPTOR("at"), INTERVAL '1' HOUR)) AS l
+           JOIN (SELECT * FROM TUMBLE(TABLE alerts, DESCRIPTOR("at"), INTERVAL '1' HOUR)) AS r
+           ON l.carrier = r.carrier AND l.window_start = r.window_start AND l.window_end = r.window_end""",
+        """SELECT l.id AS flight, r.id AS alert, date_trunc('hour', l."at") AS since FROM flights AS l
+           JOIN alerts AS r ON l.carrier = r.carrier AND date_trunc('hour', l."at") = date_trunc('hour', r."at")""",
+    ),
     "the most of each window": (
         f"""SELECT * FROM (SELECT carrier, n, since,
               ROW_NUMBER() OVER (PARTITION BY since ORDER BY n DESC, carrier) AS place

@@ -7,9 +7,10 @@ polymorphic table functions); several columns stand in parentheses, or one after
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from sqlglot import exp, parser
+from sqlglot import exp, parser, tokens
 from sqlglot.dialects.dialect import Dialect
 from sqlglot.errors import ParseError, TokenError
 from sqlglot.tokenizer_core import TokenType
@@ -31,6 +32,11 @@ class Streaming(Dialect):
 
     NULL_ORDERING = "nulls_are_last"
 
+    class Tokenizer(tokens.Tokenizer):
+        """Names stand in double quotes, or in backticks as Apache Flink has them."""
+
+        IDENTIFIERS: ClassVar = ['"', "`"]
+
     class Parser(parser.Parser):
         """See :class:`Streaming`."""
 
@@ -38,6 +44,10 @@ class Streaming(Dialect):
         FUNC_TOKENS: ClassVar = {*parser.Parser.FUNC_TOKENS, TokenType.SESSION}
 
         def _parse_lambda(self, alias: bool = False) -> Any:  # noqa: FBT001, FBT002 - the base class's signature
+            if self._next and self._next.token_type == TokenType.FARROW and self._is_table(self._index + 2):
+                name = exp.var(self._curr.text)
+                self._advance(2)
+                return exp.Kwarg(this=name, expression=self._parse_lambda())
             if not self._match(TokenType.TABLE):
                 return super()._parse_lambda(alias=alias)
             rows: Any
@@ -63,6 +73,9 @@ class Streaming(Dialect):
                 self._advance()
                 found.append(parse())
             return found
+
+        def _is_table(self, at: int) -> bool:
+            return [token.token_type for token in self._tokens[at : at + 1]] == [TokenType.TABLE]
 
         def _is_name_next(self) -> bool:
             after = self._tokens[self._index + 2 : self._index + 3]
@@ -106,7 +119,18 @@ def parse(text: str) -> list[exp.Expr]:
         raise SqlError(f"cannot be read: {error}", code=UNREADABLE) from error
     except RecursionError as error:
         raise SqlError("is nested too deep", hint="make views of its parts", code=UNREADABLE) from error
-    return [statement for statement in statements if statement is not None]
+    found = [statement for statement in statements if statement is not None]
+    _quote_alike(found)
+    return found
+
+
+def _quote_alike(statements: Sequence[exp.Expr]) -> None:
+    """Quote a name everywhere that is quoted somewhere: it is the same name, and expressions are compared as texts."""
+    names = [name for statement in statements for name in statement.find_all(exp.Identifier)]
+    quoted = {name.name for name in names if name.args.get("quoted")}
+    for name in names:
+        if name.name in quoted:
+            name.set("quoted", True)
 
 
 def _place(error: dict[str, Any]) -> tuple[int, int] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ from headrace.jobs.sql.expressions import (
 )
 from headrace.jobs.sql.lowering import Lowering
 from headrace.jobs.sql.relations import Relation, Scope, Side
-from headrace.jobs.sql.windows import BOUNDS, WindowCall
+from headrace.jobs.sql.windows import ADDED, BOUNDS, LAST, LAST_OF, WindowCall
 
 _GROUPS: Final = "_groups"
 _INSTANT: Final = {"tumbling": "1us"}
@@ -52,6 +52,21 @@ def is_grouped(query: exp.Select, window: WindowCall | None) -> bool:
     parts = [*query.expressions, *([having] if having else [])]
     distinct = query.args.get("distinct") is not None
     return bool(window or query.args.get("group") or distinct or any(True for part in parts for _ in aggregates(part)))
+
+
+def with_bounds_asked(query: exp.Select, where: Sequence[exp.Expr]) -> tuple[exp.Select, Sequence[exp.Expr]]:
+    """A query over windows whose HAVING asks what WHERE asked of their bounds alone; and the rest of WHERE."""
+    asked = [
+        condition
+        for condition in where
+        if {column.name for column in condition.find_all(exp.Column)} & {*ADDED} and not condition.find(exp.Query)
+    ]
+    if not asked:
+        return query, where
+    made, having = query.copy(), query.args.get("having")
+    parts = [*([having.this] if having else []), *asked]
+    made.set("having", exp.Having(this=exp.and_(*parts)))
+    return made, [condition for condition in where if not any(condition is one for one in asked)]
 
 
 def group(
@@ -102,7 +117,7 @@ def _keys(query: exp.Select, found: _Grouping, window: WindowCall | None) -> dic
     bounds: dict[str, str] = {}
     for node in _written_keys(query, group):
         written = row_text(node, found.scope)
-        if isinstance(node, exp.Column) and window is not None and node.name in BOUNDS:
+        if isinstance(node, exp.Column) and window is not None and node.name in ADDED:
             bounds[written] = found.keys[written] = node.name
         elif isinstance(node, exp.Column):
             name = found.scope.bound(node)
@@ -176,6 +191,8 @@ def _step(
     made = to.step(
         owner, "window", {**(window.spec if window else _INSTANT), **spec}, rows, window.call if window else near
     )
+    if LAST in bounds.values():
+        made = to.with_columns(owner, {LAST: LAST_OF}, made, near)
     if window is not None and window.time is None:
         return replace(made, columns=None, time=None, clocks={})
     return replace(made, columns=None, time=BOUNDS[0], clocks=clocks, windowed=True)

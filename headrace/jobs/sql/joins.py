@@ -14,7 +14,7 @@ from headrace.jobs.sql.expressions import joined, quoted, row_text, text
 from headrace.jobs.sql.lowering import Lowering
 from headrace.jobs.sql.relations import Relation, Scope, Side
 from headrace.jobs.sql.uses import Uses
-from headrace.jobs.sql.windows import BOUNDS, WindowCall, is_clock
+from headrace.jobs.sql.windows import BOUNDS, LAST, WindowCall, is_clock
 from headrace.kernel.durations import format_duration_us
 
 _KEEPS_LEFT: Final = frozenset({"inner", "left", "semi", "anti"})
@@ -276,7 +276,8 @@ def _is_hidden(key: str) -> bool:
 
 def _with_bounds(side: Side) -> Side:
     """A side of a window join: the bounds are those of both."""
-    return replace(side, names={**side.names, **{bound: bound for bound in BOUNDS}})
+    columns = None if side.columns is None else tuple(name for name in side.columns if name != LAST)
+    return replace(side, columns=columns, names={**side.names, **{bound: bound for bound in BOUNDS}})
 
 
 def _scope(left: Scope, right: Scope, join: Join, left_prefix: str, right_prefix: str, same: set[str]) -> Scope:

@@ -16,7 +16,7 @@ from headrace.jobs.sql.lookups import join_table
 from headrace.jobs.sql.lowering import Deferred, Names
 from headrace.jobs.sql.relations import Relation, Scope, Side
 from headrace.jobs.sql.uses import Uses, uses_of
-from headrace.jobs.sql.windows import BOUNDS, WindowCall, window_call
+from headrace.jobs.sql.windows import ADDED, BOUNDS, WindowCall, whole, window_call
 
 if TYPE_CHECKING:
     from headrace.jobs.sql.queries import Queries
@@ -56,7 +56,8 @@ class Member:
         """What it has; None: not known."""
         if self.rows is None or self.rows.columns is None:
             return None
-        return (*self.rows.columns, *(BOUNDS if self.window else ()))
+        added = ADDED if self.window else ()
+        return (*(name for name in self.rows.columns if name not in added), *added)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,19 +164,20 @@ def _using(join: exp.Join, before: Sequence[Member], member: Member) -> list[exp
 
 
 def _member(queries: Queries, node: exp.Expr, owner: str, names: Names) -> Member:
-    window = window_call(node)
+    window = window_call(whole(node))
     custom = None if window else custom_call(node)
     source = window.rows if window else custom.rows if custom else node
     alias = node.alias or source.alias_or_name
     if custom is not None:
-        given = _member(queries, source, owner, names)
-        if given.rows is None:
-            raise refuse(source, f"{given.table!r} is a static table", "give the operator rows of a source or a view")
-        return Member(alias, node, custom_rows(queries.to, owner, given.rows, custom))
+        read = _member(queries, source, owner, names)
+        if read.rows is None:
+            raise refuse(source, f"{read.table!r} is a static table", "give the operator rows of a source or a view")
+        return Member(alias, node, custom_rows(queries.to, owner, read.rows, custom))
     if isinstance(source, exp.Subquery):
         _check_alias(source)
         inner = f"{owner}-{source.alias}" if source.alias else owner
-        return _timed(Member(alias, node, queries.relation(source.this, inner, names, inner=True), window=window))
+        given = queries.relation(source.this, inner, names, inner=True)
+        return _timed(queries, owner, Member(alias, node, given, window=window))
     if not isinstance(source, exp.Table) or not isinstance(source.this, exp.Identifier):
         raise refuse(
             node,
@@ -191,13 +193,22 @@ def _member(queries: Queries, node: exp.Expr, owner: str, names: Names) -> Membe
         raise refuse(node, f"there is no source or view named {full!r}", f"known: {', '.join(sorted(names))}")
     found = names[name]
     rows = queries.deferred(found) if isinstance(found, Deferred) else found
-    return _timed(Member(alias, node, rows, window=window))
+    return _timed(queries, owner, Member(alias, node, rows, window=window))
 
 
-def _timed(member: Member) -> Member:
+def _timed(queries: Queries, owner: str, member: Member) -> Member:
+    """A member whose windows are by the event time of its rows, or by another bound of the windows that they are of.
+
+    Raises:
+        SqlError: They are by something else.
+    """
     window, rows = member.window, member.rows
     if window is None or rows is None:
         return member
+    if rows.time == BOUNDS[0] and window.time in ADDED and rows.clocks.get(window.time, 0) > 0:
+        # Rows get the later instant as their event time, under the name that it has for the engine.
+        moved = queries.to.with_columns(owner, {rows.time: window.time}, rows, window.call)
+        return replace(member, rows=replace(moved, clocks={rows.time: 0}, windowed=False))
     if window.time is not None and rows.clocks.get(window.time) != 0:
         known = f"its event time is {rows.time}" if rows.time else "it has no event time"
         raise refuse(

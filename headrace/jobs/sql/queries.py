@@ -10,7 +10,7 @@ from sqlglot import exp
 
 from headrace.jobs.sql.errors import refuse
 from headrace.jobs.sql.expressions import conjuncts, is_star
-from headrace.jobs.sql.grouping import group, is_grouped
+from headrace.jobs.sql.grouping import group, is_grouped, with_bounds_asked
 from headrace.jobs.sql.lowering import Deferred, Lowering, Names
 from headrace.jobs.sql.members import read_from
 from headrace.jobs.sql.over import compute, with_windows_named
@@ -120,6 +120,8 @@ class Queries:
         else:
             found = read_from(self, query, owner, names, conjuncts(query.args.get("where")))
             scope, window, where = found.scope, found.window, found.conditions
+            if window is not None:
+                query, where = with_bounds_asked(query, where)
         scope = restrict(self, owner, scope, where, names)
         if is_grouped(query, window):
             query, scope = group(self.to, query, owner, scope, window)

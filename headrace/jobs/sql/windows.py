@@ -1,7 +1,8 @@
 """Windowing table functions (``TUMBLE``, ``HOP``, ``CUMULATE``, ``SESSION``) as the windows of a spec.
 
 Arguments as in Apache Flink: the rows, ``DESCRIPTOR(time column)``, then intervals: TUMBLE size; HOP slide, size;
-CUMULATE step, size; SESSION gap.
+CUMULATE step, size; SESSION gap. They may be named (``SIZE => …``). As in RisingWave, ``TABLE`` and ``DESCRIPTOR`` may
+be left out.
 """
 
 from __future__ import annotations
@@ -18,7 +19,12 @@ from headrace.jobs.sql.expressions import text
 from headrace.kernel.durations import parse_duration_us
 
 BOUNDS: Final = ("window_start", "window_end")
-"""Columns that a window adds to its rows."""
+"""Columns that a window adds to its rows: its first instant, and the first one behind it."""
+
+LAST: Final = "window_time"
+"""Another one: the last millisecond of the window, as in Apache Flink."""
+LAST_OF: Final = f"{BOUNDS[1]} - INTERVAL '1' MILLISECOND"
+ADDED: Final = (*BOUNDS, LAST)
 
 _INTERVALS: Final[Mapping[str, tuple[str, ...]]] = {
     "TUMBLE": ("tumbling",),
@@ -35,6 +41,13 @@ _UNITS: Final = {
     "DAY": "d",
 }
 _FEWEST: Final = 2
+_MILLISECOND: Final = 1000
+_ARGUMENTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "TUMBLE": ("DATA", "TIMECOL", "SIZE", "OFFSET"),
+    "HOP": ("DATA", "TIMECOL", "SLIDE", "SIZE", "OFFSET"),
+    "CUMULATE": ("DATA", "TIMECOL", "STEP", "SIZE", "OFFSET"),
+    "SESSION": ("DATA", "TIMECOL", "GAP"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +71,9 @@ class WindowCall:
     @property
     def clocks(self) -> dict[str, int]:
         """The bounds that follow from the event time of a result, with how far they lie behind it."""
-        length = self.spec.get("tumbling") or self.spec.get("hopping")
-        return {BOUNDS[0]: 0} | ({BOUNDS[1]: parse_duration_us(length)} if length else {})
+        written = self.spec.get("tumbling") or self.spec.get("hopping")
+        length = parse_duration_us(written) if written else 0
+        return {BOUNDS[0]: 0} | ({BOUNDS[1]: length, LAST: length - _MILLISECOND} if length else {})
 
 
 def table_call(node: exp.Expr) -> exp.Expr:
@@ -79,13 +93,14 @@ def window_call(node: exp.Expr) -> WindowCall | None:
     call = table_call(node)
     if not isinstance(call, exp.Anonymous) or call.name.upper() not in _INTERVALS:
         return None
-    name, arguments = call.name.upper(), call.expressions
-    wanted = _INTERVALS[name]
+    name = call.name.upper()
+    arguments, wanted = _arguments(call, name), _INTERVALS[name]
     if len(arguments) < _FEWEST or not isinstance(arguments[0], exp.Table | exp.Subquery):
         raise refuse(call, f"{name} needs a table first", f"write {name}(TABLE rows, DESCRIPTOR(time), INTERVAL ...)")
     most = len(wanted) + (name != "SESSION")
     if not len(wanted) <= len(arguments) - _FEWEST <= most:
-        raise refuse(call, f"{name} takes {len(wanted)} intervals, not {len(arguments) - _FEWEST}")
+        hint = f"write {name}(TABLE rows, DESCRIPTOR(time), INTERVAL ...)"
+        raise refuse(call, f"{name} takes {len(wanted)} intervals, not {len(arguments) - _FEWEST}", hint)
     sizes = dict(zip((*wanted, "offset"), map(duration, arguments[2:]), strict=False))
     by = tuple(str(column.name) for column in arguments[0].meta.get(PARTITION) or ())
     if arguments[0].meta.get(ORDER) or (by and name != "SESSION"):
@@ -93,6 +108,20 @@ def window_call(node: exp.Expr) -> WindowCall | None:
     time = _descriptor(arguments[1], name)
     clock = {"time": "processing"} if time is None else {}
     return WindowCall(arguments[0], time, {**sizes, **clock}, by, call)
+
+
+def _arguments(call: exp.Expr, name: str) -> list[exp.Expr]:
+    """The arguments in their order."""
+    given = list(call.expressions)
+    if given and all(isinstance(one, exp.Kwarg) for one in given):
+        names = [str(one.this.name).upper() for one in given]
+        order = [known for known in _ARGUMENTS[name] if known in names]
+        if sorted(names) != sorted(order) or tuple(order) != _ARGUMENTS[name][: len(order)]:
+            raise refuse(call, f"{name} takes other arguments", f"it takes {', '.join(_ARGUMENTS[name])}")
+        given = [given[names.index(known)].expression for known in order]
+    if given and isinstance(given[0], exp.Column) and len(given[0].parts) == 1:
+        given[0] = exp.Table(this=given[0].this)
+    return given
 
 
 def duration(node: exp.Expr) -> str:
@@ -109,6 +138,8 @@ def duration(node: exp.Expr) -> str:
 
 
 def _descriptor(node: exp.Expr, name: str) -> str | None:
+    if isinstance(node, exp.Column) and len(node.parts) == 1:
+        return node.name
     if not isinstance(node, exp.Anonymous) or node.name.upper() != "DESCRIPTOR" or len(node.expressions) != 1:
         raise refuse(node, f"the second argument of {name} must be DESCRIPTOR(column)")
     return None if is_clock(node.expressions[0]) else str(node.expressions[0].name)
@@ -117,3 +148,16 @@ def _descriptor(node: exp.Expr, name: str) -> str | None:
 def is_clock(node: exp.Expr) -> bool:
     """Whether an expression is ``PROCTIME()``."""
     return isinstance(node, exp.Anonymous) and node.name.upper() == "PROCTIME"
+
+
+def whole(node: exp.Expr) -> exp.Expr:
+    """The windowing function of ``(SELECT * FROM TUMBLE(…))``, which is the same as its rows; else what is given."""
+    query = node.this if isinstance(node, exp.Subquery) else None
+    if not isinstance(query, exp.Select) or [key for key, value in query.args.items() if value] != [
+        "expressions",
+        "from_",
+    ]:
+        return node
+    (item, *more), member = query.expressions, query.args["from_"].this
+    plain = isinstance(item, exp.Star) and not any(item.args.values()) and not more
+    return member if plain and window_call(member) is not None else node
