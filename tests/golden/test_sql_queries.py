@@ -49,7 +49,26 @@ NESTED = {
     """,
 }
 
+ELEMENTS = {
+    "of lists": """
+        SELECT f.id, t.part FROM flights f CROSS JOIN UNNEST(STRING_SPLIT(f.url, '/')) AS t(part)
+        WHERE t.part <> '' AND f.delay > 3
+    """,
+    "grouped, and joined": """
+        SELECT part, name, count(*) AS n FROM flights AS f, UNNEST(STRING_SPLIT(url, '/')) AS t(part)
+        JOIN airlines AS a ON a.carrier = f.carrier GROUP BY part, name
+    """,
+    "and the rows": "SELECT f.*, part FROM flights f CROSS JOIN UNNEST(STRING_SPLIT(f.url, '/')) AS t(part)",
+    "of lists that may be null": """
+        SELECT f.id, part FROM flights f LEFT JOIN UNNEST(STRING_SPLIT(f.url, '/')) AS t(part) ON TRUE
+    """,
+}
+
 CONDITIONS = {
+    "any and all": """
+        SELECT id FROM flights f WHERE delay = ANY (SELECT level FROM alerts WHERE level < 3)
+          AND carrier <> ALL (SELECT carrier FROM alerts WHERE level > 2 AND id < 5)
+    """,
     "in": "SELECT id FROM flights WHERE carrier IN (SELECT carrier FROM alerts WHERE level > 3)",
     "not in": "SELECT id FROM flights WHERE carrier NOT IN (SELECT carrier FROM alerts)",
     "not in, of the same key, with nulls": """
@@ -142,6 +161,11 @@ VALUES = {
 @pytest.mark.parametrize("name", VALUES)
 def test_queries_that_give_one_value(name: str, tmp_path: Path) -> None:
     check(VALUES[name], tmp_path)
+
+
+@pytest.mark.parametrize("name", ELEMENTS)
+def test_elements_of_lists(name: str, tmp_path: Path) -> None:
+    check(ELEMENTS[name], tmp_path)
 
 
 @pytest.mark.parametrize("name", NESTED)

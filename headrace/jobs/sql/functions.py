@@ -226,6 +226,7 @@ _BY_NAME: Final[Mapping[str, Callable[[exp.Expr], exp.Expr]]] = {
     "TO_DATE": _to_date,
     "TO_TIMESTAMP": _to_timestamp,
     "REGEXP": _renamed("REGEXP_LIKE"),
+    "STRING_SPLIT": _renamed("STRING_TO_ARRAY"),
     "CARDINALITY": _renamed("ARRAY_LENGTH"),
 }
 _BY_TYPE: Final[Mapping[type[exp.Expr], Callable[[exp.Expr], exp.Expr]]] = {
@@ -239,6 +240,7 @@ _BY_TYPE: Final[Mapping[type[exp.Expr], Callable[[exp.Expr], exp.Expr]]] = {
     exp.Extract: _extract,
     exp.Floor: _floor,
     exp.RegexpExtract: _regexp_extract,
+    exp.Split: lambda node: _call("STRING_TO_ARRAY", node.this, node.expression),
     exp.StrPosition: _strpos,
     exp.Trim: _trim,
 }

@@ -15,6 +15,7 @@ from headrace.jobs.sql.joins import Join, join_rows
 from headrace.jobs.sql.lookups import join_table
 from headrace.jobs.sql.lowering import Deferred, Names
 from headrace.jobs.sql.relations import Relation, Scope, Side
+from headrace.jobs.sql.unnest import element_name, unnest
 from headrace.jobs.sql.uses import Uses, uses_of
 from headrace.jobs.sql.windows import ADDED, BOUNDS, WindowCall, whole, window_call
 
@@ -43,6 +44,7 @@ class Member:
         rows: Its rows; None: it is a static table.
         table: The static table.
         window: It is a windowing function over ``rows``.
+        element: It is UNNEST, whose elements have this name.
     """
 
     alias: str
@@ -50,10 +52,13 @@ class Member:
     rows: Relation | None
     table: str = ""
     window: WindowCall | None = None
+    element: str = ""
 
     @property
     def columns(self) -> tuple[str, ...] | None:
         """What it has; None: not known."""
+        if self.element:
+            return (self.element,)
         if self.rows is None or self.rows.columns is None:
             return None
         added = ADDED if self.window else ()
@@ -91,24 +96,23 @@ def read_from(queries: Queries, query: exp.Select, owner: str, names: Names, whe
     clause = query.args.get("from_")
     if clause is None:
         raise refuse(query, "a query needs FROM", f"name one of {', '.join(sorted(names))}")
-    first = _member(queries, clause.this, owner, names)
+    first, rows = _first(queries, clause.this, owner, names)
     joins = query.args.get("joins") or ()
-    if first.rows is None:
-        raise refuse(
-            clause.this, f"{first.table!r} is a static table", "read rows, and join it: FROM rows LEFT JOIN ... ON ..."
-        )
     if not joins:
-        return From(Scope(first.rows, {first.alias: Side(first.columns)}), first.window, where)
+        return From(Scope(rows, {first.alias: Side(first.columns)}), first.window, where)
     members = [first, *(_member(queries, join.this, owner, names) for join in joins)]
     twice = next((one for one in members if [other.alias for other in members].count(one.alias) > 1), None)
     if twice is not None:
         raise refuse(twice.node, f"FROM has {twice.alias!r} twice", "give one of them another name: ... AS b")
-    tables = frozenset(member.alias for member in members if member.rows is None)
+    tables = frozenset(member.alias for member in members if member.table)
     uses = uses_of(query, {member.alias: Side(member.columns) for member in members}, tables)
-    scope = Scope(first.rows, {first.alias: Side(first.columns)}, tables=tables)
+    scope = Scope(rows, {first.alias: Side(first.columns)}, tables=tables)
     window, left = first.window, list(where)
     for number, (join, member) in enumerate(zip(joins, members[1:], strict=True), start=1):
         how = _how(join)
+        if member.element:
+            scope = unnest(queries.to, owner, scope, join, how)
+            continue
         on = conjuncts(join.args.get("on")) + _using(join, members[:number], member)
         asked = Join(join, member.alias, member.node, how, on)
         if how == "inner":
@@ -126,6 +130,18 @@ def read_from(queries: Queries, query: exp.Select, owner: str, names: Names, whe
             scope = join_rows(queries.to, owner, scope, asked, member.rows, (window, member.window), uses)
             window = None
     return From(scope, window, left)
+
+
+def _first(queries: Queries, node: exp.Expr, owner: str, names: Names) -> tuple[Member, Relation]:
+    """The first member of FROM, and its rows."""
+    first = _member(queries, node, owner, names)
+    if first.element:
+        raise refuse(node, "UNNEST stands behind the rows that have the list", "FROM rows CROSS JOIN UNNEST(…) AS t(x)")
+    if first.rows is None:
+        raise refuse(
+            node, f"{first.table!r} is a static table", "read rows, and join it: FROM rows LEFT JOIN ... ON ..."
+        )
+    return first, first.rows
 
 
 def _taken(
@@ -164,6 +180,9 @@ def _using(join: exp.Join, before: Sequence[Member], member: Member) -> list[exp
 
 
 def _member(queries: Queries, node: exp.Expr, owner: str, names: Names) -> Member:
+    if isinstance(node, exp.Unnest):
+        element = element_name(node)
+        return Member(node.alias or element, node, None, element=element)
     window = window_call(whole(node))
     custom = None if window else custom_call(node)
     source = window.rows if window else custom.rows if custom else node

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
 
 from sqlglot import exp
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _VALUE = "_in_{}"
 _ALIAS = "_inner"
 _NULL = "_in"
+_QUANTIFIED: Final[Mapping[type[exp.Expr], type[exp.Expr]]] = {exp.EQ: exp.Any, exp.NEQ: exp.All}
+"""``= ANY`` is IN, and ``<> ALL`` is NOT IN."""
 
 
 def restrict(queries: Queries, owner: str, scope: Scope, conditions: Sequence[exp.Expr], names: Names) -> Scope:
@@ -93,6 +95,9 @@ def _parts(condition: exp.Expr) -> tuple[bool, list[exp.Expr], exp.Select]:
     while isinstance(plain, exp.Not | exp.Paren):
         negated ^= isinstance(plain, exp.Not)
         plain = plain.this
+    if isinstance(plain, exp.EQ | exp.NEQ) and isinstance(plain.expression, _QUANTIFIED[type(plain)]):
+        negated ^= isinstance(plain, exp.NEQ)
+        plain = exp.In(this=plain.this, query=plain.expression.this)
     values: list[exp.Expr] = []
     if isinstance(plain, exp.In) and plain.args.get("query") is not None:
         query = plain.args["query"]

@@ -87,6 +87,8 @@ def _columns(query: exp.Select) -> Iterator[tuple[Any, bool]]:
     for join in query.args.get("joins") or ():
         for node in (join.args.get("on"), join.this.args.get("version")):
             yield from ((column, True) for column in (_named(node) if node is not None else ()))
+        for node in join.this.expressions if isinstance(join.this, exp.Unnest) else ():
+            yield from ((column, False) for column in _named(node))
     aliases = {member.alias_or_name for member in _members_of(query)}
     asking = [node for node in (query.args.get("where"), *query.expressions) if node is not None]
     for inner in (found for node in asking for found in node.find_all(exp.Query)):

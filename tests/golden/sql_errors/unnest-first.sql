@@ -1,0 +1,1 @@
+SELECT x AS carrier FROM UNNEST(ARRAY[1, 2]) AS t(x)
