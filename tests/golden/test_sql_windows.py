@@ -62,6 +62,22 @@ QUERIES = {
         f"""SELECT carrier, n, since, row_number() OVER (PARTITION BY since ORDER BY n DESC, carrier) AS place
             FROM ({DUCK_HOURS}) QUALIFY place <= 2""",
     ),
+    "frames over groups of one event time": (
+        """SELECT carrier, since, n, sum(n) OVER (PARTITION BY carrier ORDER BY since
+             RANGE BETWEEN INTERVAL '1' HOUR PRECEDING AND CURRENT ROW) AS hour
+           FROM (SELECT carrier, "at", "at" AS since, count(*) AS n FROM
+             (SELECT "at", carrier FROM flights UNION ALL SELECT "at", carrier FROM alerts) GROUP BY carrier, "at")""",
+        """SELECT carrier, "at" AS since, count(*) AS n, sum(count(*)) OVER (PARTITION BY carrier ORDER BY "at"
+             RANGE BETWEEN INTERVAL '1' HOUR PRECEDING AND CURRENT ROW) AS hour FROM
+             (SELECT "at", carrier FROM flights UNION ALL SELECT "at", carrier FROM alerts) GROUP BY carrier, "at" """,
+    ),
+    "windows over groups of one event time": (
+        """SELECT window_start AS since, max(n) AS most, count(*) AS times
+           FROM TUMBLE(TABLE (SELECT "at", count(*) AS n FROM flights GROUP BY "at" HAVING sum(id % 3) > 0),
+             DESCRIPTOR("at"), INTERVAL '1' HOUR) GROUP BY window_start""",
+        """SELECT date_trunc('hour', "at") AS since, max(n) AS most, count(*) AS times
+           FROM (SELECT "at", count(*) AS n FROM flights GROUP BY "at" HAVING sum(id % 3) > 0) GROUP BY 1""",
+    ),
     "the most of all": (
         "SELECT id, delay FROM flights QUALIFY ROW_NUMBER() OVER (PARTITION BY carrier ORDER BY delay DESC, id) <= 3",
         """SELECT id, delay FROM flights

@@ -183,7 +183,15 @@ def _step(
     if clash:
         raise refuse(query, f"{clash[0]!r} is a key and the name of an aggregate", "write ... AS another name")
     if window is None and not bounds:
-        return replace(to.step(owner, "aggregate", spec, rows, near), columns=None, time=None, clocks={}, changes=True)
+        timed = rows.time in by
+        return replace(
+            to.step(owner, "aggregate", spec, rows, near),
+            columns=None,
+            time=rows.time if timed else None,
+            clocks=_kept_clocks(found, rows.clocks) if timed else {},
+            changes=True,
+            windowed=False,
+        )
     if window is not None and window.partition and set(window.partition) != set(by):
         raise refuse(window.call, "PARTITION BY and GROUP BY differ", "GROUP BY the same columns, and the window")
     kept = {} if window else _kept_clocks(found, rows.clocks)

@@ -168,7 +168,8 @@ def _check_rows(window: exp.Window, scope: Scope) -> None:
     rows = scope.rows
     if not rows.clocks:
         what = "OVER orders rows by their event time, and these have none"
-        raise refuse(window, what, "set event_time of the source")
+        changed = "group by the event time itself, or by the bounds of windows (TUMBLE)"
+        raise refuse(window, what, changed if rows.changes else "set event_time of the source")
 
 
 def _frame_of(window: exp.Window, scope: Scope, keys: dict[str, str]) -> _Frames:
