@@ -23,9 +23,9 @@ import polars as pl
 from headrace.kernel.errors import SpecError
 from headrace.kernel.protocols import Determinism
 from operators.calls import CALLS, put
-from operators.comparisons import columns_first
 from operators.errors import EXPRESSION_INVALID, EXPRESSION_NOT_ALLOWED, summary
 from operators.null_safe import null_safe
+from operators.row_forms import row_form
 from operators.rowwise import Opaque, not_rowwise
 
 Expression: TypeAlias = str | pl.Expr
@@ -194,7 +194,7 @@ def _checked(expr: pl.Expr, source: str, where: str, *, is_text: bool) -> RowExp
         return RowExpression(expr, source, is_text, Determinism.NOT_INVARIANT)
     if reason is not None:
         raise _refused(source, where, f"holds {reason}", "an expression here looks at one row; use a window step")
-    return RowExpression(columns_first(expr), source, is_text)
+    return RowExpression(row_form(expr), source, is_text)
 
 
 def _refused(source: str, where: str, reason: str, hint: str) -> SpecError:

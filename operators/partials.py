@@ -17,6 +17,7 @@ from headrace.kernel import columns
 from headrace.kernel.errors import SpecError
 from operators import moments, sketches
 from operators.aggregates import COVARIANCES, VARIANCES, Aggregate, Kind
+from operators.row_forms import mean
 
 ROWS: Final = "rows:"
 """State column of every group: how many rows it stands for. Int64."""
@@ -211,7 +212,7 @@ def _summed(wanted: Aggregate, key: str, state: pl.Schema) -> pl.Expr:
     total = _total(key, state)
     counted = pl.col(f"count:{key}")
     if wanted.kind is Kind.MEAN:
-        total = total.cast(pl.Float64) / counted
+        total = mean(total.cast(pl.Float64), counted)
     elif state.get(f"sum:{key}") == pl.Int128:
         total = total.cast(pl.Int64)
     return pl.when(counted > 0).then(total)

@@ -73,12 +73,19 @@ _AT: Final = '"at"'
 Kinds = Mapping[str, str]
 
 
-def tables(seed: int, rows: int = 60) -> dict[str, pl.DataFrame]:
-    """Two streams and a static table: nulls in every column but the time, many ties."""
+def tables(seed: int, rows: int = 60, *, ties: bool = True) -> dict[str, pl.DataFrame]:
+    """Two streams and a static table: nulls in every column but the time.
+
+    Args:
+        seed: Of the random values.
+        rows: Of the longer stream.
+        ties: Whether several rows of a stream may have one event time.
+    """
     dice = random.Random(seed)
 
     def moments(count: int) -> list[object]:
-        return [START + timedelta(minutes=dice.randrange(6 * 60)) for _ in range(count)]
+        minutes = dice.choices(range(6 * 60), k=count) if ties else dice.sample(range(6 * 60), count)
+        return [START + timedelta(minutes=minute) for minute in minutes]
 
     def some(count: int, values: Sequence[object]) -> list[object]:
         return [dice.choice([None, *values]) for _ in range(count)]
@@ -113,16 +120,18 @@ class Query:
         duck: As DuckDB does.
         kinds: What it gives: the kind of each column, but the event time's.
         timed: Whether its rows have their event time, as ``at``.
+        single: Whether no two rows of it have one event time, where the tables are so.
     """
 
     sql: str
     duck: str
     kinds: Kinds
     timed: bool = False
+    single: bool = False
 
 
-_BASES: Final = [
-    Query(text, text, kinds, timed=True)
+BASES: Final = [
+    Query(text, text, kinds, timed=True, single=True)
     for text, kinds in (
         (
             'SELECT id, carrier, "at", delay, w, ok FROM flights',
@@ -141,15 +150,19 @@ class Made:
     """Makes random queries; one object makes one query."""
 
     dice: random.Random
+    bases: Sequence[Query]
+    ties: bool = True
     _names: int = field(default=0, init=False)
 
     def query(self, depth: int) -> Query:
         """A query that nests others ``depth`` deep at most."""
         if not depth or self.dice.random() < 0.05:
-            return self.dice.choice(_BASES)
+            return self.dice.choice(self.bases)
         makers: list[Callable[[int], Query]] = [self.where, self.grouped, self.joined, self.unnumbered] * 2
         makers += [self.distinct, self.union, self.among, self.existing, self.valued, self.ranked]
-        makers += [self.windowed, self.framed, self.near, self.looked_up, self.first]
+        makers += [self.windowed, self.framed, self.near, self.looked_up, self.first, self.twice]
+        makers += [self.sessions, self.cumulated, self.twice_windowed]
+        makers += [] if self.ties else [self.counted, self.counted, self.as_of, self.numbered]
         return self.dice.choice(makers)(depth)
 
     # ------------------------------------------------------------------------------------------------------ pieces
@@ -163,7 +176,7 @@ class Made:
 
     def _timed(self, depth: int) -> Query:
         found = self._inner(depth)
-        return found if found.timed else self.dice.choice(_BASES)
+        return found if found.timed else self.dice.choice(self.bases)
 
     def _column(self, kinds: Kinds, kind: str) -> str | None:
         found = [name for name, its in kinds.items() if its == kind]
@@ -223,7 +236,7 @@ class Made:
         timed = inner.timed and self.dice.random() < 0.7
         time = f', {alias}."at" AS "at"' if timed else ""
         text = f"SELECT {items}{time} FROM ({{0}}) AS {alias} WHERE {self._expression(kinds, 'bool')}"
-        return _made(text, given, inner, timed=timed)
+        return _made(text, given, inner, timed=timed, single=timed and inner.single)
 
     def unnumbered(self, depth: int) -> Query:
         """All rows of another query, with names of their own."""
@@ -261,7 +274,7 @@ class Made:
 
     def near(self, depth: int) -> Query:
         """A join by event time."""
-        return self._join(*self.dice.choices(_BASES, k=2), self.dice.choice(_JOINS), f" AND {_NEAR}")
+        return self._join(*self.dice.choices(self.bases, k=2), self.dice.choice(_JOINS), f" AND {_NEAR}")
 
     def _join(self, left: Query, right: Query, how: str, near: str) -> Query:
         (a, mine), (b, other) = self._of(left), self._of(right)
@@ -288,7 +301,7 @@ class Made:
         time = f', {alias}."at" AS "at"' if timed else ""
         how = self.dice.choice(["JOIN", "LEFT JOIN"])
         text = f"SELECT {items}{time} FROM ({{0}}) AS {alias} {how} airlines AS al ON {key} = al.carrier"
-        return _made(text, given, inner, timed=timed)
+        return _made(text, given, inner, timed=timed, single=timed and inner.single)
 
     def union(self, depth: int) -> Query:
         one, two = self._inner(depth), self._inner(depth)
@@ -353,7 +366,7 @@ class Made:
 
     def first(self, depth: int) -> Query:
         """The first or last time of each key."""
-        inner = self.dice.choice(_BASES)
+        inner = self.dice.choice(self.bases)
         alias, kinds = self._of(inner)
         key, way = self._column(kinds, self.dice.choice(["text", "bool"])), self.dice.choice(["ASC", "DESC"])
         number = f'ROW_NUMBER() OVER (PARTITION BY {key} ORDER BY {alias}."at" {way}) = 1'
@@ -389,16 +402,126 @@ class Made:
         name = self._name("c")
         over = f'{value} OVER ({by}ORDER BY {alias}."at"{frame}) AS {name}'
         text = f'SELECT {items}, {alias}."at" AS "at", {over} FROM ({{0}}) AS {alias}'
-        return _made(text, {**inner.kinds, name: "int"}, inner, timed=True)
+        return _made(text, {**inner.kinds, name: "int"}, inner, timed=True, single=inner.single)
+
+    def counted(self, depth: int) -> Query:
+        """Frames of a number of rows, and single rows before the own one."""
+        inner = self._inner(depth)
+        inner = inner if inner.single else self.dice.choice(self.bases)
+        alias, kinds = self._of(inner)
+        key = self._column(kinds, self.dice.choice(["text", "int", "bool"]))
+        by = f"PARTITION BY {key} " if key and self.dice.random() < 0.7 else ""
+        over = f'({by}ORDER BY {alias}."at"'
+        rows = f" ROWS BETWEEN {self.dice.choice(['UNBOUNDED', 0, 1, 4])} PRECEDING AND CURRENT ROW)"
+        calls = [
+            f"SUM({{int}}) OVER {over}{rows}",
+            f"MIN({{int}}) OVER {over}{rows}",
+            f"COUNT({{int}}) FILTER (WHERE {{bool}}) OVER {over}{rows}",
+            f"FIRST_VALUE({{int}}) OVER {over}{rows}",
+            f"LAST_VALUE({{int}}) OVER {over}{rows}",
+            f"LAG({{int}}, {self.dice.randint(1, 3)}) OVER {over})",
+            f"ROW_NUMBER() OVER {over})",
+            f"RANK() OVER {over})",
+        ]
+        given = {self._name("c"): "int" for _ in range(self.dice.randint(1, 2))}
+        items = [f"{alias}.{name} AS {name}" for name in inner.kinds]
+        items += [f"{self._filled(self.dice.choice(calls), kinds, 1)} AS {name}" for name in given]
+        text = f'SELECT {", ".join(items)}, {alias}."at" AS "at" FROM ({{0}}) AS {alias}'
+        return _made(text, {**inner.kinds, **given}, inner, timed=True, single=True)
+
+    def numbered(self, depth: int) -> Query:
+        """The first or last rows by time, with their number."""
+        inner = self._inner(depth)
+        inner = inner if inner.single else self.dice.choice(self.bases)
+        alias, kinds = self._of(inner)
+        key = self._column(kinds, self.dice.choice(["text", "bool"]))
+        by = f"PARTITION BY {key} " if key else ""
+        items = ", ".join(f"{alias}.{name} AS {name}" for name in inner.kinds)
+        number = f'ROW_NUMBER() OVER ({by}ORDER BY {alias}."at" {self.dice.choice(["ASC", "DESC"])}) AS place'
+        asked, shown = self.dice.randint(1, 3), self.dice.choice(["", ", place"])
+        text = f"SELECT {', '.join(inner.kinds)}{shown} FROM (SELECT {items}, {number} FROM ({{0}}) AS {alias}) "
+        return _made(f"{text} WHERE place <= {asked}", {**inner.kinds, **({"place": "int"} if shown else {})}, inner)
+
+    def as_of(self, depth: int) -> Query:
+        """The latest row of another stream up to the own time."""
+        left, right = self._inner(depth), self.dice.choice(self.bases)
+        left = left if left.timed else self.dice.choice(self.bases)
+        (a, mine), (b, other) = self._of(left), self._of(right)
+        equal = self._equal(mine, other)
+        if not equal:
+            return left
+        items, given = self._items({**mine, **other})
+        how = self.dice.choice(["ASOF JOIN", "ASOF LEFT JOIN"])
+        on = f'{equal} AND {a}."at" >= {b}."at"'
+        text = f'SELECT {items}, {a}."at" AS "at" FROM ({{0}}) AS {a} {how} ({{1}}) AS {b} ON {on}'
+        return _made(text, given, left, right, timed=True, single=left.single)
+
+    def twice(self, depth: int) -> Query:
+        """A common table that is read twice."""
+        inner = self._inner(depth)
+        name = self._name("w")
+        (a, mine), (b, other) = self._of(inner), self._of(inner)
+        equal, how = self._equal(mine, other), self.dice.choice(_JOINS)
+        if not equal:
+            return inner
+        items, given = self._items(mine if how in _HALF else {**mine, **other})
+        text = f"WITH {name} AS ({{0}}) SELECT {items} FROM {name} AS {a} {how} {name} AS {b} ON {equal}"
+        return _made(text, given, inner)
+
+    def sessions(self, depth: int) -> Query:
+        """Sessions, at least half an hour apart, by a key."""
+        inner = self._timed(depth)
+        items, given = self._aggregates(inner.kinds)
+        key = self._column(inner.kinds, self.dice.choice(["text", "int"]))
+        by, part = (f"{key}, ", f"PARTITION BY {key} ") if key else ("", "")
+        rows = f"TABLE ({{0}}){f' PARTITION BY {key}' if key else ''}"
+        call = f"SESSION({rows}, DESCRIPTOR(\"at\"), INTERVAL '30' MINUTE)"
+        sql = f'SELECT {by}window_start AS "at", {items} FROM {call} GROUP BY {by}window_start, window_end'
+        apart = f'"at" - LAG("at") OVER ({part}ORDER BY "at") < INTERVAL \'30\' MINUTE'
+        begun = f"SELECT *, CASE WHEN {apart} THEN 0 ELSE 1 END AS begins FROM ({{0}})"
+        numbered = f'SELECT *, SUM(begins) OVER ({part}ORDER BY "at") AS session FROM ({begun})'
+        duck = f'SELECT {by}MIN("at") AS "at", {items} FROM ({numbered}) GROUP BY {by}session'
+        return _made(sql, {**({key: inner.kinds[key]} if key else {}), **given}, inner, timed=True, duck=duck)
+
+    def cumulated(self, depth: int) -> Query:
+        """The first hour of each three, the first two, and all."""
+        inner = self._timed(depth)
+        items, given = self._aggregates(inner.kinds)
+        call = "CUMULATE(TABLE ({0}), DESCRIPTOR(\"at\"), INTERVAL '1' HOUR, INTERVAL '3' HOUR)"
+        bounds = "window_start, window_end"
+        sql = f'SELECT window_start AS "at", {items} FROM {call} GROUP BY {bounds}'
+        begin = "time_bucket(INTERVAL '3' HOUR, \"at\", TIMESTAMPTZ '2026-01-01 00:00:00+00')"
+        each = f"SELECT *, {begin} AS window_start, h AS window_end FROM ({{0}}), (VALUES (1), (2), (3)) AS hs(h)"
+        within = "\"at\" < window_start + window_end * INTERVAL '1' HOUR"
+        duck = f'SELECT window_start AS "at", {items} FROM (SELECT * FROM ({each}) WHERE {within}) GROUP BY {bounds}'
+        return _made(sql, given, inner, timed=True, duck=duck)
+
+    def twice_windowed(self, depth: int) -> Query:
+        """Windows over results of windows."""
+        inner = self.windowed(depth)
+        items, given = self._aggregates({name: kind for name, kind in inner.kinds.items() if kind != "mean"})
+        call = "TUMBLE(TABLE ({0}), DESCRIPTOR(\"at\"), INTERVAL '2' HOUR)"
+        sql = f'SELECT window_start AS "at", {items} FROM {call} GROUP BY window_start, window_end'
+        bucket = "time_bucket(INTERVAL '2' HOUR, \"at\", TIMESTAMPTZ '2026-01-01 00:00:00+00')"
+        duck = f'SELECT begin AS "at", {items} FROM (SELECT *, {bucket} AS begin FROM ({{0}})) GROUP BY begin'
+        return _made(sql, given, inner, timed=True, duck=duck)
 
 
-def _made(text: str, kinds: Kinds, *inner: Query, timed: bool = False, duck: str | None = None) -> Query:
+def _made(
+    text: str, kinds: Kinds, *inner: Query, timed: bool = False, single: bool = False, duck: str | None = None
+) -> Query:
     """A query over others, which ``{0}`` and ``{1}`` stand for."""
     sql = text.format(*(one.sql for one in inner))
-    return Query(sql, (duck or text).format(*(one.duck for one in inner)), kinds, timed)
+    return Query(sql, (duck or text).format(*(one.duck for one in inner)), kinds, timed, single)
 
 
-def random_query(seed: int) -> Query:
-    """A query that nests others up to three deep."""
+def random_query(seed: int, bases: Sequence[Query] = BASES, *, ties: bool = True) -> Query:
+    """A query that nests others up to three deep.
+
+    Args:
+        seed: Of the random choices.
+        bases: What it reads in the end.
+        ties: As in :func:`tables`.
+    """
     dice = random.Random(seed)
-    return Made(dice).query(dice.randint(1, 3))
+    return Made(dice, bases, ties).query(dice.randint(1, 3))

@@ -1,0 +1,113 @@
+"""Expressions in forms that have a value for every row, and the same one however rows are cut into batches.
+
+Polars 2.1 computes with columns that hold one value throughout (in memory these are scalars) by ways of their own:
+
+* A constant on the left compared with such a column gives one value, and not one for each row: ``select`` then loses
+  rows, or fails. Turned around, the comparison gives all.
+* Floats divided by a constant are multiplied by its reciprocal, which may be another number in the last digit
+  (``49 / 49`` is below 1), but not in a frame of one row. Such divisors are spread over the rows, and the division is
+  that of IEEE 754. (A condition does not spread: where all rows have one answer, the result is a scalar again.)
+
+As :mod:`operators.rowwise`, this reads the serialised tree of Polars expressions, and is held by
+tests/unit/test_operators_row_forms.py.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from typing import Any, Final, TypeAlias
+
+import polars as pl
+
+_Tree: TypeAlias = Any
+
+_TURNED: Final = {
+    "Eq": "Eq",
+    "NotEq": "NotEq",
+    "EqValidity": "EqValidity",
+    "NotEqValidity": "NotEqValidity",
+    "Lt": "Gt",
+    "LtEq": "GtEq",
+    "Gt": "Lt",
+    "GtEq": "LtEq",
+}
+_DIVISIONS: Final = frozenset({"TrueDivide", "FloorDivide", "Modulus"})
+_SQL_DIVISION: Final = {"Sql": {"Binary": "Div"}}
+_UNSIGNED: Final = {8: pl.UInt8, 16: pl.UInt16, 32: pl.UInt32, 64: pl.UInt64}
+_SIGNED: Final = {8: pl.Int8, 16: pl.Int16, 32: pl.Int32, 64: pl.Int64}
+
+
+def row_form(expr: pl.Expr) -> pl.Expr:
+    """The same row expression in such a form.
+
+    Args:
+        expr: An expression that can be serialised: without Python functions.
+    """
+    tree = _tree(expr)
+    made = _made(tree)
+    return expr if made == tree else _expr(made)
+
+
+def mean(total: pl.Expr, count: pl.Expr) -> pl.Expr:
+    """The quotient of a sum of floats and a number of rows, of columns that may hold one value throughout."""
+    return total / (count + total.is_null().cast(pl.Int64))
+
+
+def _made(tree: _Tree) -> _Tree:
+    if isinstance(tree, list):
+        return [_made(part) for part in tree]
+    if not isinstance(tree, dict) or "Literal" in tree:
+        return tree
+    made = {key: _made(value) for key, value in tree.items()}
+    match made:
+        case {"BinaryExpr": {"left": left, "op": op, "right": right}}:
+            if op in _TURNED and not any(_columns(left)) and any(_columns(right)):
+                return {"BinaryExpr": {"left": right, "op": _TURNED[op], "right": left}}
+            if op in _DIVISIONS:
+                return {"BinaryExpr": {"left": left, "op": op, "right": _spread(right, left)}}
+        case {"Function": {"input": [left, right], "function": function}} if function == _SQL_DIVISION:
+            return {"Function": {"input": [left, _spread(right, left)], "function": function}}
+    return made
+
+
+def _spread(divisor: _Tree, dividend: _Tree) -> _Tree:
+    """A constant as a column that is no scalar where the dividend is none, of its own type."""
+    columns = [*map(_expr, {json.dumps(column): column for column in _columns(dividend)}.values())]
+    if not columns or any(_columns(divisor)):
+        return divisor
+    constant = _typed(divisor)
+    is_null = columns[0].is_null() if len(columns) == 1 else pl.any_horizontal(column.is_null() for column in columns)
+    return _tree(pl.concat_list(constant, constant).list.get(is_null.cast(pl.Int64)))
+
+
+def _typed(constant: _Tree) -> pl.Expr:
+    """A constant of which quotients have the type that they have of a number without one, in all but small columns."""
+    match constant:
+        case {"Literal": {"Dyn": {"Int": int(number)}}}:
+            kinds = _UNSIGNED if number >= 0 else _SIGNED
+            bits = number.bit_length() + (number < 0)
+            return pl.lit(number, next(dtype for most, dtype in kinds.items() if bits <= most))
+    return _expr(constant)
+
+
+def _tree(expr: pl.Expr) -> _Tree:
+    return json.loads(expr.meta.serialize(format="json"))
+
+
+def _expr(tree: _Tree) -> pl.Expr:
+    return pl.Expr.deserialize(io.StringIO(json.dumps(tree)), format="json")
+
+
+def _columns(tree: _Tree) -> Iterator[_Tree]:
+    """The columns and selectors in a tree."""
+    if isinstance(tree, list):
+        for part in tree:
+            yield from _columns(part)
+    elif isinstance(tree, dict) and "Literal" not in tree:
+        if "Column" in tree or "Selector" in tree:
+            yield tree
+        else:
+            for part in tree.values():
+                yield from _columns(part)
