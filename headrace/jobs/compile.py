@@ -24,6 +24,7 @@ from headrace.jobs.graph import JobGraph, StepNode, build_graph
 from headrace.jobs.graph import SinkNode as SpecSink
 from headrace.jobs.graph_sources import gives_versions
 from headrace.jobs.names import suggest
+from headrace.jobs.own_names import check_sql, check_step
 from headrace.jobs.spec import IcebergSink, JobSpec, KafkaSink
 from headrace.jobs.spec_custom import CustomStep
 from headrace.jobs.spec_joins import JoinStep
@@ -274,17 +275,30 @@ def check_columns(job: CompiledJob) -> None:
         if isinstance(stateful.operator, ChangelogNormalize):
             schemas[stateful.input] = window_schema(stateful.operator, schemas[stateful.input])
     schemas |= {Stream(name, ERRORS): columns.ERRORS for name in job.sources}
+    for name, source in job.sources.items() if job.spec.sql is not None else ():
+        check_sql(source.schema, f"source {name!r}")
     nodes = {node.id: node for node in graph.nodes}
     for step in job.nodes.steps:
         node = nodes[step.id]
         with _located(job.spec, step):
             if isinstance(node, StatefulNode):
+                _check_names(job.nodes, step, schemas)
                 read = stream_schema(nodes, node.input) if isinstance(step.step, JoinStep) else schemas[step.input]
                 schemas[Stream(step.id)] = window_schema(node.operator, read)
                 schemas[Stream(step.id, LATE)] = late_schema(node.operator, read)
             elif isinstance(node, TransformNode):
                 for above in step.inputs:
                     schemas[Stream(step.id)] = output_schema(node.transform, schemas[above])
+    _check_keys(job, schemas)
+
+
+def _check_names(nodes: JobGraph, step: StepNode, schemas: Mapping[Stream, pl.Schema]) -> None:
+    join = isinstance(step.step, JoinStep)
+    for above in step.inputs:
+        check_step(schemas[above], f"step {step.id!r}", join=join, changelog=nodes.is_changelog(above))
+
+
+def _check_keys(job: CompiledJob, schemas: Mapping[Stream, pl.Schema]) -> None:
     for index, sink in enumerate(job.nodes.sinks):
         wanted = sink.sink.kafka.key if isinstance(sink.sink, KafkaSink) else ()
         for column in wanted:
