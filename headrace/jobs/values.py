@@ -176,12 +176,13 @@ OverExpression = Annotated[
 """What a step ``over`` computes, in SQL: an aggregate, or ``lag``, ``first_value``, ``last_value``, ``row_number`` …"""
 
 UNBOUNDED: Final = "unbounded"
+_MOST_ROWS: Final = 1_000_000_000
 
 
 def _rows_before(value: Any) -> int | str:
-    if value == UNBOUNDED or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
+    if value == UNBOUNDED or (isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST_ROWS):
         return UNBOUNDED if value == UNBOUNDED else int(value)
-    raise _wrong("rows", f"{value!r} is no number of rows before; write 0 or more, or unbounded")
+    raise _wrong("rows", f"{value!r} is no number of rows before; write 0 to {_MOST_ROWS:,}, or unbounded")
 
 
 RowsBefore = Annotated[

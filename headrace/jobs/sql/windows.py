@@ -128,13 +128,18 @@ def duration(node: exp.Expr) -> str:
     """An interval as a spec writes it, e.g. ``10m``.
 
     Raises:
-        SqlError: It is none, or a month or longer.
+        SqlError: It is none, has no fixed length as months have none, or is too long.
     """
     unit = str(node.args["unit"].name).upper() if isinstance(node, exp.Interval) and node.args.get("unit") else ""
     value = str(node.this.name) if unit else ""
     if unit.removesuffix("S") not in _UNITS or not value.isdigit():
         raise refuse(node, f"{text(node)} is no interval of a fixed length", "write for example INTERVAL '10' MINUTE")
-    return f"{value}{_UNITS[unit.removesuffix('S')]}"
+    written = f"{value}{_UNITS[unit.removesuffix('S')]}"
+    try:
+        parse_duration_us(written)
+    except ValueError as error:
+        raise refuse(node, str(error), "write for example INTERVAL '10' MINUTE") from error
+    return written
 
 
 def _descriptor(node: exp.Expr, name: str) -> str | None:
