@@ -251,9 +251,10 @@ class JoinSides:
         return f"{self.how}{of} on {on}{over}{where}"
 
     def late(self, tagged: pl.LazyFrame) -> pl.LazyFrame:
-        """Tagged rows as they leave through the port ``late``: the side in words, then both sides' columns."""
+        """Tagged rows as they leave through the port ``late``: the side in words, both sides' columns, weights."""
         word = pl.when(pl.col(SIDE)).then(pl.lit("right")).otherwise(pl.lit("left")).alias(SIDE)
-        return tagged.select(word, *self._both())
+        weight = [columns.WEIGHT] if self.weighted else []
+        return tagged.select(word, *self._both(), *weight)
 
     def tagged(self, side: Side, rows: pl.LazyFrame) -> pl.LazyFrame:
         """Rows of one side with the columns of both."""

@@ -58,7 +58,7 @@ class Settled:
     Args:
         operator: One whose rows are late below their own watermark, less the allowed lateness, and whose state is by
             event time.
-        event_time: Column with the event time: Datetime or Date.
+        event_time: Column with the event time: Datetime or Date, or microseconds (of rows on their way into a join).
         by: The columns of the rows that its key columns are made of, in their order.
         lateness_us: Its allowed lateness.
         size_us: Length of its windows, rows of which are late together; 1: rows are late by themselves.
@@ -169,7 +169,11 @@ class Settled:
     def _planned(self, schema: pl.Schema) -> _Plan:
         rows = pl.Schema({name: dtype for name, dtype in schema.items() if name not in _ABOUT_ROWS})
         self._partials_of(rows)  # what it says of columns that do not fit comes first
-        time = times.microseconds(self.event_time, rows[self.event_time], self.where)
+        time = (
+            pl.col(self.event_time)
+            if rows[self.event_time] == pl.Int64
+            else times.microseconds(self.event_time, rows[self.event_time], self.where)
+        )
         time = time.floordiv(self.size_us) * self.size_us + (self.size_us - 1)
         mark = pl.col(columns.ROW_WATERMARK) - self.lateness_us
         keys = {

@@ -3,6 +3,7 @@
 * A row is *late* when its event time lies below its own watermark (``_row_watermark``: that of its own stream; null:
   never), less the allowed lateness. Late rows of both sides leave through the port ``late`` with the column ``_side``
   and the columns of both sides, and so do rows without event time, where that port is evaluated.
+* Changelogs reach these joins through :class:`operators.settled.Settled`, as plain rows that have settled.
 * The operator's watermark is the lowest of what stands above it, so a row that is not late finds all it may match.
 """
 
@@ -42,12 +43,6 @@ class TimedJoin:
         """
         if not self.sides.timed:
             raise SpecError(f"{self.sides.label} needs the event times of both sides")
-        if self.sides.weighted:
-            raise SpecError(
-                f"{self.sides.label} reads a changelog, whose rows may be taken back after they have been given out",
-                hint="leave within, window and as_of out: a join without them follows its inputs",
-                code="CHANGELOG_UNSUPPORTED",
-            )
         if self.allowed_lateness_us < 0:
             raise SpecError(f"{self.sides.label} has a negative allowed lateness", hint="give 0s or more")
 

@@ -142,7 +142,8 @@ class CompiledJob:
         for node in self.nodes.steps:
             with _located(self.spec, node):
                 if isinstance(node.step, JoinStep):
-                    nodes += join_nodes(node.id, node.step.join, *self._joined(node, nodes))
+                    revised = any(map(self.nodes.is_revised, node.inputs))
+                    nodes += join_nodes(node.id, node.step.join, *self._joined(node, nodes), revised=revised)
                     continue
                 rows = self._rows_of(node.input)
                 if isinstance(node.step, UnionStep):

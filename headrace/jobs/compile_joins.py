@@ -13,7 +13,8 @@ from headrace.kernel.errors import SpecError
 from headrace.kernel.protocols import StatefulOperator
 from headrace.runtime.graph import Node, StatefulNode, Stream, TransformNode
 from operators.interval_join import IntervalJoin
-from operators.join_sides import JoinInput, JoinSide, JoinSides, Together
+from operators.join_sides import TIME, JoinInput, JoinSide, JoinSides, Together
+from operators.settled import Settled
 from operators.slices import Slices
 from operators.stream_join import StreamJoin
 from operators.time_scales import time_scale
@@ -42,8 +43,17 @@ class JoinedStream:
     fed_by: str = ""
 
 
-def join_nodes(node_id: str, join: JoinSpec, left: JoinedStream, right: JoinedStream) -> list[Node]:
+def join_nodes(
+    node_id: str, join: JoinSpec, left: JoinedStream, right: JoinedStream, *, revised: bool = False
+) -> list[Node]:
     """The nodes of a join, in topological order; the last one has the step's id.
+
+    Args:
+        node_id: The step's id.
+        join: What it says.
+        left: The left side.
+        right: The right side.
+        revised: A side is a changelog that takes rows back whose time may have passed.
 
     Raises:
         SpecError: The join does not fit the columns of its inputs.
@@ -72,7 +82,16 @@ def join_nodes(node_id: str, join: JoinSpec, left: JoinedStream, right: JoinedSt
     ]
     first, *others = [Stream(tagged.id) for tagged in inputs]
     both = TransformNode(f"{node_id}.{BOTH}", first, Together(f"{node_id}.{BOTH}"), others)
-    return [*inputs, both, StatefulNode(node_id, Stream(both.id), _operator(node_id, join, sides))]
+    operator = _operator(node_id, join, sides)
+    if sides.weighted and join.kind != "regular":
+        operator = _settled(operator, join, sides, revised=revised)
+    return [*inputs, both, StatefulNode(node_id, Stream(both.id), operator)]
+
+
+def _settled(operator: StatefulOperator, join: JoinSpec, sides: JoinSides, *, revised: bool) -> Settled:
+    """A join that gives rows out once, over changelogs: it waits until what it reads has settled."""
+    size = join.window.tumbling if isinstance(join.window, JoinTumblingSpec) else 1
+    return Settled(operator, TIME, sides.keys, join.allowed_lateness, size, revised)
 
 
 def _operator(node_id: str, join: JoinSpec, sides: JoinSides) -> StatefulOperator:

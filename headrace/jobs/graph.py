@@ -134,7 +134,8 @@ class JobGraph:
             return True
         if ref.port == MAIN and isinstance(node.step, WindowStep):
             return node.step.window.early is not None
-        if ref.port == MAIN and isinstance(node.step, DedupStep | OverStep | TopStep):
+        once = isinstance(node.step, JoinStep) and node.step.join.kind != "regular"
+        if ref.port == MAIN and (once or isinstance(node.step, DedupStep | OverStep | TopStep)):
             return False
         if ref.port == MAIN and isinstance(node.step, JoinStep) and node.step.join.updates:
             return True

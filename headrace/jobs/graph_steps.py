@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from headrace.jobs.names import suggest
 from headrace.jobs.spec import JobSpec
 from headrace.jobs.spec_custom import CustomStep
-from headrace.jobs.spec_joins import JoinSpec, JoinStep
+from headrace.jobs.spec_joins import JoinHoppingSpec, JoinSpec, JoinStep, JoinTumblingSpec
 from headrace.jobs.spec_steps import LookupSpec, LookupStep, SessionSpec, TimedStep, TopStep, WindowStep
 from operators.windowed import WINDOW_START
 
@@ -129,15 +129,28 @@ def _check_join(spec: JobSpec, graph: JobGraph, node: StepNode, join: JoinSpec) 
         raise spec.problem(*path, "event_time", message="only a join with within has an event time of its own")
     if not join.timed:
         return
+    if join.as_of is not None and graph.is_revised(node.inputs[1]):
+        raise spec.problem(
+            *path,
+            message=f"join {node.id!r} reads versions that may be taken back after their time has passed",
+            hint="of a changelog source take give: versions and metadata: true; or leave as_of out: a join without it "
+            "follows its inputs, and gives a changelog",
+            code="CHANGELOG_UNSUPPORTED",
+        )
     for above in node.inputs:
-        if join.kind != "regular" and graph.is_changelog(above):
+        if join.window is not None and not _is_plain(join.window) and graph.is_changelog(above):
             raise spec.problem(
                 *path,
-                message=f"join {node.id!r} reads a changelog, whose rows may be taken back after it has given them out",
-                hint=f"leave {join.kind} out: a join without it follows its inputs, and gives a changelog",
+                message=f"join {node.id!r} reads a changelog, which goes into windows side by side alone",
+                hint="use tumbling windows without offset and time_zone; or leave window out: a join without it "
+                "follows its inputs, and gives a changelog",
                 code="CHANGELOG_UNSUPPORTED",
             )
         _check_event_time(spec, graph, node, above)
+
+
+def _is_plain(window: JoinTumblingSpec | JoinHoppingSpec) -> bool:
+    return isinstance(window, JoinTumblingSpec) and not window.offset and window.time_zone is None
 
 
 def _check_versions(spec: JobSpec, node: StepNode, join: JoinSpec) -> None:

@@ -55,6 +55,8 @@ def _node(job: CompiledJob, node: Node, kinds: Mapping[str, str], pushed: Mappin
 
 def _key(operator: StatefulOperator) -> Sequence[str]:
     """The key by the names that the job gives it."""
+    if isinstance(operator, Settled) and isinstance(operator.operator, TimedJoin):
+        return _key(operator.operator)
     if isinstance(operator, TimedJoin):
         pairs = zip(operator.sides.left.on, operator.sides.right.on, strict=True)
         return [left if left == right else f"{left} = {right}" for left, right in pairs]

@@ -53,6 +53,8 @@ def job_of(folder: Path) -> headrace.Job:
         .sink_iceberg("local.ns.visits", create=True, from_="visits")
         .over({"total": "sum(first)"}, by="k", id="running", from_="each")
         .sink_iceberg("local.ns.soFar", create=True, from_="running")
+        .join("each", "rows", on="k", within="5m", right_prefix="r_", id="near")
+        .sink_iceberg("local.ns.near", create=True, from_="near")
         .running_top(2, order_by=["v desc", "at"], by="k", id="best", from_="rows")
         .filter("k = 'a'", id="kept", from_="rows")
         .union("kept", "best", id="both")
@@ -121,7 +123,7 @@ def test_a_union_of_rows_and_a_running_top(done: CompiledJob) -> None:
 
 def test_what_the_steps_promise(done: CompiledJob) -> None:
     promised = {node.id: node.operator.determinism for node in done.sketch().stateful()}
-    for settled in ("hours", "once", "hourly_best", "visits", "running"):
+    for settled in ("hours", "once", "hourly_best", "visits", "running", "near"):
         assert promised.pop(settled) is Determinism.EXACT
     assert set(promised.values()) == {Determinism.EXACT_TABLE}
 
@@ -150,6 +152,9 @@ def test_steps_that_give_rows_out_once_give_what_is_left(done: CompiledJob) -> N
         each.sort("at").with_columns(gaps.alias("s")).group_by("s").agg(m=pl.col("n").sum(), low=pl.col("first").min())
     )
     same(table(done, "visits"), sessions.drop("s"))
+    rows = ROWS.rename({"at": "r_at", "v": "r_v"})
+    near = each.join(rows, on="k").filter((pl.col("at") - pl.col("r_at")).abs() <= timedelta(minutes=5))
+    same(table(done, "near"), near)
     same(table(done, "soFar"), each.sort("at").with_columns(total=pl.col("first").cum_sum().over("k")))
 
 
@@ -165,6 +170,15 @@ def test_windows_that_give_out_what_has_not_settled_refuse_changelogs(tmp_path: 
         compile_job(job.spec(), load_config(state_path=tmp_path / "state", cwd=tmp_path))
     assert caught.value.code == "CHANGELOG_UNSUPPORTED"
     assert "tumbling or hopping window by event time" in caught.value.hint
+
+
+def test_hopping_windows_of_joins_refuse_changelogs(tmp_path: Path) -> None:
+    job = headrace.Job("j").source("rows", history={"parquet": f"{tmp_path}/in.parquet"}, event_time={"column": "at"})
+    job = job.aggregate({"n": "count(*)"}, by=["at", "k"], id="each")
+    job = job.join("each", "rows", on="k", window={"hopping": "1h", "every": "30m"}, right_prefix="r_")
+    with pytest.raises(SpecError, match="windows side by side alone") as caught:
+        build_graph(job.sink_iceberg("local.ns.out", create=True).spec())
+    assert caught.value.code == "CHANGELOG_UNSUPPORTED"
 
 
 def test_an_aggregate_without_the_event_time_in_its_key_has_none(tmp_path: Path) -> None:

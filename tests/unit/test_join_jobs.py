@@ -217,8 +217,17 @@ def test_windows_behind_joins_without_event_time_are_refused(folder: Path, join:
         compiled(job, folder)
 
 
-def test_a_timed_join_refuses_a_changelog(folder: Path) -> None:
+def test_a_timed_join_refuses_a_changelog_without_event_time(folder: Path) -> None:
     job = job_of(folder)._with(_steps=[], _sinks=[]).aggregate({"n": "count(*)"}, by="item", id="agg", from_="bids")
     job = job.join("agg", "items", on={"item": "id"}, within="1h").sink_iceberg("local.ns.out", create=True)
-    with pytest.raises(SpecError, match="reads a changelog"):
+    with pytest.raises(SpecError, match="needs an event time"):
         compiled(job, folder)
+
+
+def test_versions_that_are_taken_back_later_are_refused(folder: Path) -> None:
+    job = job_of(folder)._with(_steps=[], _sinks=[])
+    job = job.running_top(1, order_by="id", by="id", id="newest", from_="items")
+    job = job.join("bids", "newest", on={"item": "id"}, as_of="backward").sink_iceberg("local.ns.out", create=True)
+    with pytest.raises(SpecError, match="versions that may be taken back") as caught:
+        compiled(job, folder)
+    assert "give: versions" in caught.value.hint

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.kernel import columns
 from headrace.kernel.errors import GraphChangedError, SpecError
 from headrace.kernel.protocols import MAIN, Determinism
 from headrace.testing import operator_context
@@ -187,10 +186,6 @@ def _side(prefix="", **changes) -> JoinSide:
         (lambda: JoinSides("j", "inner", _side(), _side("r_", k=None)), "right side, names column 'k'"),
         (lambda: JoinSides("j", "inner", _side(), _side("r_"), where="zz > 1"), "names column 'zz'"),
         (lambda: JoinSides("j", "inner", _side(), _side("r_"), where="sum(x) > 1"), "aggregate"),
-        (
-            lambda: IntervalJoin("j", JoinSides("j", "inner", _side(_weight=columns.WEIGHT_TYPE), _side("r_")), 0, 0),
-            "reads a changelog",
-        ),
     ],
 )
 def test_what_cannot_be_is_refused(make, message) -> None:

@@ -15,11 +15,17 @@ from headrace.kernel.errors import GraphChangedError
 from headrace.kernel.protocols import LATE, MAIN, Determinism
 from headrace.testing import operator_context
 from operators.dedup import Dedup
+from operators.interval_join import IntervalJoin
+from operators.join_sides import TIME, How, JoinSide, JoinSides
 from operators.over import Over
 from operators.over_frames import Frame
 from operators.session import SessionWindow
 from operators.settled import Settled
+from operators.slices import Slices
+from operators.time_scales import Utc
 from operators.top import TopN
+from operators.version_join import VersionJoin
+from operators.window_join import WindowJoin
 from tests.windows import CUTS, RESTARTS, Row, frame_of, pieces, small_context, stored, tail_of
 
 ROWS = st.lists(
@@ -39,6 +45,27 @@ OPERATORS = {
         "s", "t", {"n": "count(*)", "total": "sum(x)"}, ["k"], Frame(preceding=2), allowed_lateness_us=late
     ),
 }
+JOINS = {
+    "close": lambda late: IntervalJoin("s", sides("left"), -3, 3, late),
+    "one window": lambda late: WindowJoin("s", sides("full"), Slices(10, 10, 0, Utc()), late),
+    "version": lambda late: VersionJoin("s", sides("left"), "backward", None, late),
+}
+"""Of rows with a small ``x`` with the others."""
+
+
+def sides(how: How) -> JoinSides:
+    schema = pl.Schema({**frame_of([]).schema, columns.WEIGHT: columns.WEIGHT_TYPE})
+    return JoinSides("s", how, JoinSide(schema, ["k"], "t"), JoinSide(schema, ["k"], "t", "r_"))
+
+
+def entering(kind: str, frame: pl.DataFrame) -> pl.LazyFrame:
+    """Rows as the operator gets them: of joins, with the columns of both sides."""
+    if kind not in JOINS:
+        return frame.lazy()
+    both, small = sides("full"), (pl.col("x") < 2).fill_null(value=True)
+    parts = [both.tagged("left", frame.lazy().filter(small)), both.tagged("right", frame.lazy().filter(~small))]
+    tagged = pl.concat(parts)
+    return tagged if columns.WEIGHT in frame.columns else tagged.drop(columns.WEIGHT)
 
 
 def changes_of(rows: list[Row], back: list[tuple[int, int]]) -> list[tuple[Row, int]]:
@@ -60,25 +87,29 @@ def listed(frames: list[pl.DataFrame]) -> list[str]:
     return sorted(str(row) for frame in frames for row in frame.rows())
 
 
-def over_rows(operator, rows: list[Row]) -> list[str]:
-    partials = operator.partial(frame_of(rows).lazy()).collect()
+def over_rows(kind: str, operator, rows: list[Row]) -> list[str]:
+    partials = operator.partial(entering(kind, frame_of(rows))).collect()
     instance = operator.open(partials.schema, operator_context())
-    instance.process(partials)
-    return listed(list(instance.drain().values()))
+    at_once = instance.process(partials)
+    return listed([*at_once.values(), *instance.drain().values()])
 
 
-@pytest.mark.parametrize("kind", OPERATORS)
+@pytest.mark.parametrize("kind", [*OPERATORS, *JOINS])
 @settings(max_examples=25, deadline=None)
 @given(ROWS, BACK, ROWS, BACK, CUTS, st.integers(0, 20), RESTARTS, st.sampled_from([0, 9]))
 @example([Row(0, "a"), Row(0, "b"), Row(0), Row(1, "a")], [], [Row(0, "a")], [(0, 0)], [1], 0, {0, 1, 2, 3}, 0)
 def test_what_is_left_in_time_is_all_that_counts_whatever_the_cut(
     kind, history, gone, tail, back, cuts, bound, restarts, lateness
 ) -> None:
-    plain = OPERATORS[kind](lateness)
-    operator = Settled(plain, "t", ["k", "x"] if kind == "ever" else ["k"], lateness, 10 if kind == "top" else 1)
+    plain = {**OPERATORS, **JOINS}[kind](lateness)
+    size = 10 if kind in {"top", "one window"} else 1
+    if kind in JOINS:
+        operator = Settled(plain, TIME, plain.key_columns, lateness, size)
+    else:
+        operator = Settled(plain, "t", ["k", "x"] if kind == "ever" else ["k"], lateness, size)
     old, new = changes_of(history, gone), changes_of(tail, back)
     arriving = tail_of([row for row, _ in new], bound)
-    schema = operator.partial(weighed([], []).lazy()).collect_schema()
+    schema = operator.partial(entering(kind, weighed([], []))).collect_schema()
     output = operator.output_schema(schema)
     instance, steps = operator.open(schema, small_context()), itertools.count()
     out: list[pl.DataFrame] = []
@@ -87,9 +118,10 @@ def test_what_is_left_in_time_is_all_that_counts_whatever_the_cut(
 
     def step(frame: pl.DataFrame, watermark: int) -> None:
         nonlocal instance, promised
-        assert instance.process(operator.partial(frame.lazy()).collect()) == {}
-        gone = operator.late(frame.lazy()).collect()
-        late.extend(zip(gone["t"].to_physical(), gone[columns.WEIGHT], strict=True))
+        assert instance.process(operator.partial(entering(kind, frame)).collect()) == {}
+        gone = operator.late(entering(kind, frame)).collect()
+        times = gone.select(pl.coalesce("^(t|r_t)$").to_physical()).to_series()
+        late.extend(zip(times, gone[columns.WEIGHT], strict=True))
         for rows in instance.advance(watermark).values():
             assert rows.schema == output
             out.append(rows)
@@ -109,13 +141,13 @@ def test_what_is_left_in_time_is_all_that_counts_whatever_the_cut(
         step(frame, arriving.reached(position))
     out.extend(instance.drain().values())
 
-    ends = [row.t // 10 * 10 + 9 if kind == "top" else row.t for row, _ in new]
+    ends = [row.t // size * size + size - 1 for row, _ in new]
     is_late = [end < mark - lateness for end, mark in zip(ends, arriving.marks, strict=True)]
     left = Counter[Row]()
     for row, weight in [*old, *(change for change, gone in zip(new, is_late, strict=True) if not gone)]:
         left[row] += weight
-    assert late == [(row.t, weight) for (row, weight), gone in zip(new, is_late, strict=True) if gone]
-    assert listed(out) == over_rows(plain, list(left.elements()))
+    assert sorted(late) == sorted((row.t, weight) for (row, weight), gone in zip(new, is_late, strict=True) if gone)
+    assert listed(out) == over_rows(kind, plain, list(left.elements()))
     assert set(instance.counts.values()) == {0}
 
 
