@@ -163,22 +163,28 @@ async def _on_invalid(request: Request, error: Exception) -> JSONResponse:
 
 def _fault(where: Sequence[str | int], message: str) -> Fault:
     place, *path = where
-    text = message[:1].lower() + message[1:]
+    text = _uncapitalised(message)
     if place == "body":
         return Fault(detail=text, pointer=pointer(path))
     return Fault(detail=text, parameter=".".join(str(part) for part in path))
 
 
+def _uncapitalised(message: str) -> str:
+    """A message as part of a sentence; abbreviations keep their letters."""
+    return message if message[1:2].isupper() else message[:1].lower() + message[1:]
+
+
 async def _on_http(request: Request, error: Exception) -> JSONResponse:
     """Errors that the framework raises itself: unknown paths, wrong methods."""
     status = HTTPStatus(error.status_code) if isinstance(error, HTTPException) else HTTPStatus.INTERNAL_SERVER_ERROR
-    detail = str(error.detail) if isinstance(error, HTTPException) else status.phrase
+    told = str(error.detail) if isinstance(error, HTTPException) else status.phrase
+    detail = told.lower() if told == status.phrase else _uncapitalised(told)
     code = f"HTTP_{status.name}"
     problem = Problem(
         type=f"urn:headrace:problem:{code}",
         title=status.phrase,
         status=status.value,
-        detail=detail[:1].lower() + detail[1:],
+        detail=detail,
         instance=_path(request),
         code=code,
         domain="user" if status < HTTPStatus.INTERNAL_SERVER_ERROR else "internal",

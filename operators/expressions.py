@@ -8,7 +8,7 @@ of the Python API pass the same check on their tree; those that call Python func
 Semantics are those of Polars' SQL: ``/`` gives a float, ``//`` truncates towards zero and ``%`` has the sign of the
 dividend; ``cast`` is strict (a value that does not fit ends the job, ``try_cast`` gives null); comparisons with null
 give null, and NaN is equal to itself and larger than all numbers. Names of columns are case-sensitive; a column whose
-name is a key word is written in double quotes.
+name is a key word with a meaning in expressions (``end``, ``from``) is written in double quotes.
 """
 
 from __future__ import annotations
@@ -67,6 +67,8 @@ _AGGREGATE_CALLS: Final = _words(
     var_samp variance
     """
 )
+_NAMES: Final = _words("current_user group limit offset order session_user user")
+"""Key words that mean nothing in an expression over one row: here they are names of columns."""
 _QUERY_WORDS: Final = frozenset({"select", "with", "values", "table", "union", "exists", "qualify"})
 _WINDOW_WORDS: Final = frozenset({"over"})
 
@@ -130,8 +132,8 @@ def row_expression(written: Expression, where: str) -> RowExpression:
         raise SpecError(
             f"{where}: cannot read the expression {_shorten(written)!r}",
             detail=summary(error),
-            hint="write one SQL expression over columns, e.g. \"dep_delay > 15\"; 'at time zone' is not supported "
-            "in expressions",
+            hint='write one SQL expression over columns, e.g. "dep_delay > 15"; a column with a name of SQL (end, '
+            "from, interval, values) goes in double quotes; 'at time zone' is not supported",
             code=EXPRESSION_INVALID,
         ) from error
     return _checked(expr, written, where, is_text=True)
@@ -161,6 +163,7 @@ def split_arguments(text: str) -> list[str] | None:
 
 def _parsed(text: str) -> pl.Expr:
     """The text as an expression; calls of :mod:`operators.calls` go in afterwards."""
+    text = _named(text)
     text = null_safe(text, list(tokens(text)))
     found, begin, pieces = list(tokens(text)), 0, []
     calls: dict[str, pl.Expr] = {}
@@ -177,6 +180,17 @@ def _parsed(text: str) -> pl.Expr:
         pieces.append(f'{text[begin : token.start]}"{name}"')
         begin = end.end
     return put(pl.sql_expr("".join(pieces) + text[begin:]), calls)
+
+
+def _named(text: str) -> str:
+    """The text with quotes around columns that have the names of key words: Polars takes ``user`` for a function."""
+    found, begin, pieces = list(tokens(text)), 0, []
+    for index, token in enumerate(found):
+        is_call = index + 1 < len(found) and found[index + 1].text == "("
+        if token.kind == "word" and token.text in _NAMES and not is_call:
+            pieces.append(f'{text[begin : token.start]}"{text[token.start : token.end]}"')
+            begin = token.end
+    return "".join(pieces) + text[begin:]
 
 
 def _closing(found: list[Token], index: int) -> Token:

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import typer
-from rich.console import Console
 
+from headrace.cli.consoles import output_console
 from headrace.cli.draw_plan import mermaid, svg
 from headrace.cli.render_plan import print_plan
 from headrace.cli.settings import Settings
@@ -36,4 +36,4 @@ def plan_file(path: Path, settings: Settings, form: str) -> None:
         case "svg":
             typer.echo(svg(plan.graph), nl=False)
         case _:
-            print_plan(plan, Console())
+            print_plan(plan, output_console())

@@ -26,13 +26,12 @@ from headrace.jobs.plan import (
 from headrace.jobs.plan_graph import Segment
 from headrace.runtime.observer import LostOffsets
 
-_FILE_WIDTH: Final = 200
 _SHOWN_SNAPSHOTS: Final = 5
 
 
 def print_plan(plan: Plan, console: Console) -> None:
-    """Write the plan to a console; lines are not broken when it is no terminal."""
-    console.print(render_plan(plan), width=None if console.is_terminal else _FILE_WIDTH)
+    """Write the plan to a console."""
+    console.print(render_plan(plan))
 
 
 def render_plan(plan: Plan) -> RenderableType:

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from headrace.cli.consoles import output_console
 from headrace.cli.settings import Settings
 from headrace.cli.words import count_text
 from headrace.jobs.compile import compile_job
@@ -27,7 +28,7 @@ def show_seam(path: Path, settings: Settings, *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(proof.to_json()))
     else:
-        print_seam(proof, Console())
+        print_seam(proof, output_console())
 
 
 def print_seam(proof: SeamProof, console: Console) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import polars as pl
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from headrace.cli.consoles import output_console
 from headrace.cli.settings import Settings
 from headrace.cli.words import bytes_text, count_text
 from headrace.jobs.compile import compile_job
@@ -50,7 +50,7 @@ def _list(found: CheckpointState, *, as_json: bool) -> None:
         listed = [table.to_json() for table in tables]
         typer.echo(json.dumps({"job": record.job_uid, "epoch": record.epoch, "tables": listed}))
         return
-    console = Console()
+    console = output_console()
     console.print(f"job {record.job_uid}, epoch {record.epoch}", style="bold", highlight=False)
     if not tables:
         console.print("none of its operators has state")

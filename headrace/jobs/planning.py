@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import polars as pl
+
+from catalog.fitting import fit
+from catalog.partitioning import partition_spec
+from catalog.schemas import to_iceberg
 from headrace.jobs.compile import CompiledJob
 from headrace.jobs.compile_sources import JobSource
 from headrace.jobs.graph import SinkNode
@@ -205,19 +210,32 @@ def _sinks(job: CompiledJob, schemas: Schemas) -> Sequence[SinkPlan]:
             node.sink.iceberg.table if isinstance(node.sink, IcebergSink) else node.sink.kafka.topic,
             job.spec.delivery,
             list(schemas.sinks[node.id]),
-            _exists(job, node),
+            _exists(job, node, schemas.sinks[node.id]),
         )
         for node in job.nodes.sinks
     ]
 
 
-def _exists(job: CompiledJob, node: SinkNode) -> bool:
+def _exists(job: CompiledJob, node: SinkNode, columns: pl.Schema) -> bool:
+    """Whether a sink's target is there.
+
+    Raises:
+        NotFoundError: It is not, and is not to be created.
+        SchemaError: The rows do not fit the table.
+        SpecError: It cannot be created so.
+    """
     try:
         if isinstance(node.sink, IcebergSink):
-            job.catalogs.load(node.sink.iceberg.table)
+            name = node.sink.iceberg.table
+            fit(columns, job.catalogs.load(name).schema(), name)
         else:
             target = node.sink.kafka
             KafkaMetadata(KafkaCluster(target.cluster, job.config.kafka_cluster(target.cluster))).describe(target.topic)
     except NotFoundError:
+        wanted = node.sink.iceberg if isinstance(node.sink, IcebergSink) else node.sink.kafka
+        if not wanted.create:
+            raise
+        if isinstance(node.sink, IcebergSink):
+            partition_spec(node.sink.iceberg.partition_by, to_iceberg(columns))
         return False
     return True

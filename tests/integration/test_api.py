@@ -269,6 +269,14 @@ def test_the_environment_is_the_services_own(client: httpx.Client, monkeypatch: 
     assert "hunter2" not in client.get(answer.headers["location"]).text
 
 
+def test_messages_of_the_framework_keep_the_letters_of_abbreviations(client: httpx.Client) -> None:
+    json = {"content-type": "application/json"}
+    unread = client.post("/v1/jobs", content=b"{", headers=json).json()
+    assert unread["detail"] == "request is not valid: JSON decode error"
+    assert client.put("/v1/jobs").json()["detail"] == "method not allowed"
+    assert client.get("/v1/nothing").json()["detail"] == "not found"
+
+
 def test_every_refusal_is_a_problem(client: httpx.Client) -> None:
     problem(client.get("/nope"), 404, "HTTP_NOT_FOUND")
     problem(client.put("/v1/jobs"), 405, "HTTP_METHOD_NOT_ALLOWED")

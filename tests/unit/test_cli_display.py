@@ -2,10 +2,13 @@
 
 import io
 import json
+from contextlib import redirect_stdout
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from headrace.cli.consoles import FILE_WIDTH, output_console
 from headrace.cli.live import LiveObserver, render_progress
 from headrace.cli.logs import LogObserver, json_line, key_value_line
 from headrace.cli.render_plan import print_plan
@@ -211,6 +214,17 @@ class TestPlan:
             (10, False),
             (None, False),
         ]
+
+
+def test_lines_in_files_and_pipes_are_not_cut_to_the_width_of_a_terminal(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    with (tmp_path / "out.txt").open("w+") as file, redirect_stdout(file):
+        assert output_console().width == FILE_WIDTH
+        output_console().print("word " * 30)
+        file.seek(0)
+        assert len(file.read().splitlines()) == 1
+    monkeypatch.setenv("COLUMNS", "90")
+    assert output_console().width == 90
 
 
 def shown_plan() -> str:

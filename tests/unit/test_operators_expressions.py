@@ -129,6 +129,15 @@ REFUSED = [
 ]
 
 
+@pytest.mark.parametrize("name", ["user", "offset", "limit", "group", "order", "current_user", "session_user", "User"])
+def test_columns_may_have_the_names_of_key_words_that_mean_nothing_here(name: str) -> None:
+    row = pl.DataFrame({name: [7], "at": [{name: 1}]})
+    for text in (name, f'"{name}"', f"abs({name}) + coalesce(null, 0)", f"case when {name} > 1 then {name} else 0 end"):
+        assert row.select(row_expression(text, WHERE).expr).item() == 7
+    assert row.select(row_expression(f"at.{name}", WHERE).expr).item() == 1
+    assert row.select(row_expression(f"'{name}'", WHERE).expr).item() == name
+
+
 @pytest.mark.parametrize(("text", "message"), REFUSED)
 def test_text_outside_the_allow_list_is_refused_before_polars_sees_it(text: str, message: str, monkeypatch) -> None:
     monkeypatch.setattr(pl, "sql_expr", lambda _: pytest.fail("parsed"))

@@ -1,5 +1,6 @@
 """A plan says what would be read and written, and writes nothing but the job's (empty) store."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from headrace.jobs.config import load_config
 from headrace.jobs.loading import load_job_text
 from headrace.jobs.planning import plan_job
 from headrace.jobs.run import run_job
-from headrace.kernel.errors import SpecError
+from headrace.kernel.errors import NotFoundError, SchemaError, SpecError
 from headrace.kernel.protocols import Determinism, ReadRequest
 from headrace.runtime.job import RunOptions
 from headrace.runtime.observer import SilentObserver, StopSignal
@@ -49,6 +50,30 @@ def test_plan_tells_whether_targets_exist(job: CompiledJob) -> None:
     assert plan_job(job).sinks[0].exists is False
     run_job(job.spec, job.config, RunOptions("caught-up"), SilentObserver(), StopSignal())
     assert plan_job(job).sinks[0].exists is True
+
+
+def changed(job: CompiledJob, sink: dict[str, object], **keys: object) -> CompiledJob:
+    written = job.spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    return compile_job(load_job_text(json.dumps({**written, "sinks": [sink], **keys}), "job.json"), job.config)
+
+
+def test_a_missing_target_that_is_not_to_be_created_is_refused_by_the_plan(job: CompiledJob) -> None:
+    with pytest.raises(NotFoundError, match="namespace 'ns' does not exist") as caught:
+        plan_job(changed(job, {"iceberg": {"table": "local.ns.out"}}))
+    assert "create: true" in (caught.value.hint or "")
+
+
+def test_partition_fields_of_a_table_to_be_created_are_checked_by_the_plan(job: CompiledJob) -> None:
+    with pytest.raises(SpecError, match="names the unknown column 'w'") as caught:
+        plan_job(changed(job, {"iceberg": {"table": "local.ns.out", "create": True, "partition_by": ["bucket(4, w)"]}}))
+    assert caught.value.code == "PARTITION_INVALID"
+
+
+def test_rows_that_do_not_fit_a_target_are_refused_by_the_plan(job: CompiledJob) -> None:
+    run_job(job.spec, job.config, RunOptions("caught-up"), SilentObserver(), StopSignal())
+    other = changed(job, {"iceberg": {"table": "local.ns.out"}}, uid="other", steps=[{"select": ["k"]}])
+    with pytest.raises(SchemaError, match=r"table local\.ns\.out has no column 'k'"):
+        plan_job(other)
 
 
 def test_split_rows_decide_how_large_splits_are(job: CompiledJob) -> None:
