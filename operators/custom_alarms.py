@@ -45,7 +45,8 @@ class KeptTimers:
         self._spare = spare
         schema = pl.Schema({**key, NAME: pl.String(), TIME: pl.Int64()})
         self._kept = context.keyed(KeyedLayout(name, schema, self._names, [NAME], version))
-        self._alarms = context.held(HeldLayout(f"{name}{_ALARMS}", schema, self._names, TIME, version))
+        anew = context.narrowed(context.key_groups, None)  # they follow from the timers, and no checkpoint has them
+        self._alarms = anew.held(HeldLayout(f"{name}{_ALARMS}", schema, self._names, TIME, version))
         for timers in self._kept.rows():
             self._alarms.add(timers)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from headrace.kernel.layouts import check_layout
+from headrace.kernel.layouts import check_layout, part_of
 from headrace.kernel.protocols import OperatorState
 
 
@@ -19,8 +19,8 @@ def fitting(state: OperatorState, frame: str, schema: pl.Schema, version: int, w
         where: Names the operator in error messages.
 
     Raises:
-        GraphChangedError: The state has another version or other columns.
+        GraphChangedError: The state lacks it, or has another version or other columns.
     """
-    found = state.frames[frame]
+    found = part_of(state.frames, frame, where)
     check_layout(state.version, found.schema, version, schema, where)
     return found.select(schema.names())

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TypeVar
+
 import polars as pl
 
 from headrace.kernel.errors import GraphChangedError
+
+Part = TypeVar("Part")
 
 
 def check_layout(found_version: int, found: pl.Schema, version: int, wanted: pl.Schema, where: str) -> None:
@@ -31,6 +36,26 @@ def check_layout(found_version: int, found: pl.Schema, version: int, wanted: pl.
             detail=_difference(found, wanted),
             hint=f"undo the change, or give the {where.partition(' ')[0]} a new id to begin it with empty state",
         )
+
+
+def part_of(parts: Mapping[str, Part], name: str, where: str) -> Part:
+    """A part of a restored state.
+
+    Args:
+        parts: All parts of its kind.
+        name: The part's name in it.
+        where: Names the operator in error messages.
+
+    Raises:
+        GraphChangedError: There is none: to go on without what it held would give other results.
+    """
+    if name not in parts:
+        raise GraphChangedError(
+            f"{where}: its state has no {name!r}, which this release needs",
+            detail=f"the checkpoint has {', '.join(map(repr, parts)) or 'nothing of this kind'}",
+            hint="resume with the release that made the checkpoint, or give the step a new id to begin with empty state",
+        )
+    return parts[name]
 
 
 def _difference(old: pl.Schema, new: pl.Schema) -> str:

@@ -8,6 +8,7 @@ from typing import Final
 
 from headrace.kernel.held import HeldLayout, HeldState
 from headrace.kernel.keyed import KeyedLayout, KeyedState, KeyGroups
+from headrace.kernel.layouts import part_of
 from headrace.kernel.protocols import OperatorState
 from headrace.state.held import HeldStore
 from headrace.state.keyed import KeyedStore, MemoryBudget, Sizes
@@ -74,26 +75,26 @@ class StateContext:
         """See :meth:`headrace.kernel.protocols.OperatorContext.keyed`.
 
         Raises:
+            GraphChangedError: The state where it resumes lacks this part, or does not fit.
             HeadraceError: As :meth:`RunFolder.open`.
         """
         self.runs.open()
         store = KeyedStore(Hashing(layout), self.runs, self.budget, self.sizes)
-        snapshot = self.state.keyed.get(layout.name) if self.state else None
-        if snapshot is not None:
-            store.restore(snapshot, self.key_groups, self.where)
+        if self.state is not None:
+            store.restore(part_of(self.state.keyed, layout.name, self.where), self.key_groups, self.where)
         return store
 
     def held(self, layout: HeldLayout) -> HeldState:
         """See :meth:`headrace.kernel.protocols.OperatorContext.held`.
 
         Raises:
+            GraphChangedError: The state where it resumes lacks this part, or does not fit.
             HeadraceError: As :meth:`RunFolder.open`.
         """
         self.runs.open()
         store = HeldStore(layout, self.key_groups, self.runs, self.budget, self.sizes)
-        snapshot = self.state.held.get(layout.name) if self.state else None
-        if snapshot is not None:
-            store.restore(snapshot, self.where)
+        if self.state is not None:
+            store.restore(part_of(self.state.held, layout.name, self.where), self.where)
         return store
 
     def narrowed(self, key_groups: KeyGroups, state: OperatorState | None) -> StateContext:
