@@ -53,7 +53,7 @@ def part_of(parts: Mapping[str, Part], name: str, where: str) -> Part:
         raise GraphChangedError(
             f"{where}: its state has no {name!r}, which this release needs",
             detail=f"the checkpoint has {', '.join(map(repr, parts)) or 'nothing of this kind'}",
-            hint="resume with the release that made the checkpoint, or give the step a new id to begin with empty state",
+            hint="resume with the release that made the checkpoint, or give the step a new id to begin it anew",
         )
     return parts[name]
 
