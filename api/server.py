@@ -12,6 +12,7 @@ import uvicorn
 
 from api.app import Settings, create_app
 from headrace.jobs.config import Config
+from headrace.jobs.store import JobStore
 from headrace.kernel.errors import ConfigError, DependencyError
 
 _log: Final = logging.getLogger("uvicorn.error")
@@ -39,7 +40,9 @@ def serve(
             port may run jobs with the service's rights.
 
     Raises:
-        ConfigError: A non-loopback address without ``allow_remote``, or an address this machine does not have.
+        ConfigError: A non-loopback address without ``allow_remote``, an address this machine does not have, or a URL of
+            a job store that is none.
+        UnavailableError: The job store does not answer.
         DependencyError: ``PORT_TAKEN``.
     """
     run(host, port, Settings(config or Config(), store_url), allow_remote=allow_remote)
@@ -55,6 +58,8 @@ def run(host: str, port: int, settings: Settings, *, allow_remote: bool = False)
             hint="listen on 127.0.0.1, or allow it explicitly (--allow-remote)",
             code="BIND_REFUSED",
         )
+    # Here its errors are the command's own; within the server they would be a traceback in its log.
+    JobStore.connect(settings.store).database.close()
     listener = _listen(address, port)
     app = create_app(replace(settings, remote=settings.remote or not address.is_loopback))
     _Server(uvicorn.Config(app, log_level="info", access_log=False, server_header=False)).run(sockets=[listener])

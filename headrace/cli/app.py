@@ -252,7 +252,9 @@ def demo(
 def serve(
     *,
     host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", help="Port to listen on; 0 takes a free one.")] = 8470,
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0 takes a free one.")
+    ] = 8470,
     store: Annotated[
         str | None, typer.Option("--store", help="URL of the job store; SQLite in the state folder.")
     ] = None,

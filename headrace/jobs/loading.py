@@ -26,7 +26,7 @@ def load_job(path: str | Path, *, environ: Mapping[str, str] | None = None) -> J
         SpecError: The job is wrong; the message names file, line and column (for Python: the path in the job).
     """
     file = Path(path)
-    if file.suffix not in SUFFIXES:
+    if file.suffix not in SUFFIXES and file.exists():
         raise SpecError(f"job file {file} is neither YAML, JSON nor Python", hint=f"name it *{', *'.join(SUFFIXES)}")
     if not file.is_file():
         raise NotFoundError(

@@ -233,3 +233,27 @@ class TestSignals:
             process.wait(0.5)
         process.kill()
         process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (("--port", "99999"), 2, "error[USAGE]: invalid value for '--port'"),
+        (("--store", "foo://x"), 2, "is neither a SQLite file nor PostgreSQL"),
+        (("--store", "postgresql://me:secret@127.0.0.1:1/jobs"), 3, "job store"),
+    ],
+)
+def test_a_service_that_cannot_start_says_so_like_every_command(
+    arguments: tuple[str, ...], code: int, says: str, tmp_path: Path
+) -> None:
+    done = headrace("serve", "--port", "0", *arguments, cwd=tmp_path)
+    assert done.returncode == code
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "secret" not in done.stderr
+
+
+def test_missing_job_files_are_missing_whatever_their_names(tmp_path: Path) -> None:
+    done = headrace("spec", "check", "job.yml2", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "error[FILE_NOT_FOUND]" in done.stderr

@@ -234,9 +234,10 @@ class TestFiles:
         with pytest.raises(NotFoundError, match=r"nope.yaml does not exist"):
             load_job(tmp_path / "nope.yaml")
 
-    def test_other_suffix(self) -> None:
+    def test_other_suffix(self, tmp_path: Path) -> None:
+        (tmp_path / "job.txt").touch()
         with pytest.raises(SpecError, match="neither YAML, JSON nor Python"):
-            load_job("job.txt")
+            load_job(tmp_path / "job.txt")
 
 
 class TestColumnTypes:
