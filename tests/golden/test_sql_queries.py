@@ -40,6 +40,15 @@ NESTED = {
         FROM (SELECT 'f' AS kind, "at", delay AS x FROM flights UNION ALL SELECT 'a', "at", level FROM alerts) AS q
         WHERE x > 1 GROUP BY kind
     """,
+    "union of counted ones": """
+        WITH late AS (SELECT carrier, delay FROM flights WHERE delay > 20 UNION SELECT carrier, level FROM alerts)
+        SELECT count(*) AS n FROM late UNION (SELECT 7 AS seven FROM alerts UNION SELECT level FROM alerts)
+    """,
+    "union": """
+        WITH late AS (SELECT carrier, delay FROM flights WHERE delay > 20 UNION SELECT carrier, level FROM alerts)
+        SELECT carrier, delay FROM late UNION SELECT carrier, level FROM alerts UNION ALL SELECT carrier, 1 FROM alerts
+        UNION SELECT carrier, 2 FROM flights WHERE carrier IN (SELECT carrier FROM alerts)
+    """,
     "without groups": "SELECT count(*) AS n, sum(delay) AS total FROM flights WHERE carrier IN ('A', 'B')",
     "case": """
         SELECT id, CASE WHEN delay IS NULL THEN 'none' WHEN delay > 10 THEN 'late' ELSE 'ok' END AS how,

@@ -19,7 +19,7 @@ from headrace.jobs.sql.ranking import Keep, number_text, numbered, qualified, ra
 from headrace.jobs.sql.relations import Relation, Scope, Side
 from headrace.jobs.sql.scalars import computed
 from headrace.jobs.sql.subqueries import restrict
-from headrace.jobs.sql.unions import branches_of, unite
+from headrace.jobs.sql.unions import branches_of, unite, without_distinct
 
 _UNSUPPORTED: Final[Mapping[str, tuple[str, str]]] = {
     "order": (
@@ -67,6 +67,8 @@ class Queries:
         """
         if isinstance(query, exp.Subquery):
             return self.relation(query.this, owner, names, inner=inner, keep=keep)
+        if isinstance(query, exp.Union) and query.args.get("distinct"):
+            return self.relation(without_distinct(query), owner, names, inner=inner)
         known = self._common(query, names)
         if isinstance(query, exp.Union):
             for clause in ("order", "limit", "offset"):

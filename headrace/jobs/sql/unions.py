@@ -13,6 +13,36 @@ from headrace.jobs.sql.lowering import Lowering
 from headrace.jobs.sql.relations import Relation
 
 
+def without_distinct(query: exp.Union) -> exp.Select:
+    """``UNION`` as ``SELECT DISTINCT`` over a ``UNION ALL``, whatever stands below it.
+
+    Raises:
+        SqlError: The columns are not known.
+    """
+    made = query.copy()
+    _keep_all(made)
+    first = _branches(made)[0]
+    if not isinstance(first, exp.Select) or any(map(is_star, first.expressions)):
+        raise refuse(query, "UNION needs to know the columns", "name them in its first SELECT, or write UNION ALL")
+    names = [exp.column(exp.to_identifier(name_of(item), quoted=True)) for item in first.expressions]
+    common = made.args.pop("with_", None)
+    distinct = exp.Select(expressions=names, distinct=exp.Distinct(), from_=exp.From(this=exp.Subquery(this=made)))
+    if common is not None:
+        distinct.set("with_", common)
+    distinct.meta.update(query.meta)
+    return distinct
+
+
+def _keep_all(query: exp.Expr) -> None:
+    """Make every UNION of a tree of them a UNION ALL: the one above leaves out what is there twice."""
+    if isinstance(query, exp.Subquery):
+        _keep_all(query.this)
+    elif isinstance(query, exp.Union):
+        query.set("distinct", False)
+        _keep_all(query.left)
+        _keep_all(query.right)
+
+
 def branches_of(query: exp.Expr) -> list[exp.Expr]:
     """The queries of a UNION ALL, those of inner ones too; what they select is named as in the first one.
 
@@ -33,7 +63,11 @@ def _branches(query: exp.Expr) -> list[exp.Expr]:
     if not isinstance(query, exp.Union) or (query.args.get("with_") and isinstance(query.parent, exp.Union)):
         return [query]
     if query.args.get("distinct"):
-        raise refuse(query, "UNION is not supported", "write UNION ALL, and SELECT DISTINCT ... FROM (...) around it")
+        raise refuse(
+            query,
+            "UNION below UNION ALL is not supported",
+            "write SELECT DISTINCT ... FROM (... UNION ALL ...) around it",
+        )
     return [*_branches(query.left), *_branches(query.right)]
 
 

@@ -1,3 +1,1 @@
-SELECT carrier FROM flights
-UNION
-SELECT carrier FROM alerts
+SELECT carrier FROM flights UNION SELECT carrier FROM alerts UNION ALL SELECT carrier FROM flights
