@@ -237,3 +237,14 @@ def test_rows_without_an_offset_are_not_left_out_of_a_history_in_the_order_of_of
     with pytest.raises(BoundaryError, match=r"4 rows .* of a, b have no partition or no offset") as refused:
         check_placed(4, columns, ["a", "b"])
     assert refused.value.code == "ROWS_WITHOUT_OFFSET"
+
+
+def test_a_window_of_many_partitions_is_a_shallow_filter() -> None:
+    # Of a chain Polars takes minutes for some thousand partitions.
+    window = {TopicPartition("t", partition): (partition, partition + 1) for partition in range(256)}
+    wanted = within(window, pl.col("t"), pl.col("p"), pl.col("o"))
+    drawn = wanted.meta.tree_format(return_as_string=True)
+    rows = pl.DataFrame({"t": ["t", "u", None], "p": [200, 201, 202], "o": [200, 201, 202]})
+    assert rows.filter(wanted)["p"].to_list() == [200, 202]
+    assert drawn is not None
+    assert len(drawn.splitlines()) < 100
