@@ -48,6 +48,9 @@ def client(tmp_path: Path) -> Iterator[httpx.Client]:
     thread.start()
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{listener.getsockname()[1]}", timeout=60) as opened:
+            deadline = time.monotonic() + 60
+            while opened.get("/readyz").json()["role"] != "active" and time.monotonic() < deadline:
+                time.sleep(0.05)
             yield opened
             for job in opened.get("/v1/jobs").json()["items"]:
                 opened.delete(f"/v1/jobs/{job['id']}")
