@@ -60,11 +60,12 @@ def build_all(
     Raises:
         SpecError: An argument does not fit the columns, or its type does not go with the aggregate.
     """
-    leaves = dict(leaf for name, one in wanted.items() for leaf in one.leaves(name))
+    rows = pl.LazyFrame(schema=schema)
+    with planning(where, schema.names()):
+        leaves = {leaf: one.over(rows) for name, each in wanted.items() for leaf, one in each.leaves(name)}
     arguments = {name: one.argument.expr for name, one in leaves.items() if one.argument}
     deciding = {name: one.by.expr for name, one in leaves.items() if one.by}
     with planning(where, schema.names()):
-        rows = pl.LazyFrame(schema=schema)
         types = rows.select(**arguments).collect_schema()
         by_types = rows.select(**deciding).collect_schema()
     build = partials.build(Aggregate(Kind.COUNT), "", None, where)

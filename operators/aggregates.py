@@ -137,6 +137,11 @@ class Aggregate:
         for name, part in self.parts.items():
             yield from part.leaves(f"{output}.{name}")
 
+    def over(self, rows: pl.LazyFrame) -> Aggregate:
+        """The same over rows whose columns have these types, see :meth:`operators.expressions.RowExpression.over`."""
+        argument, by = (one and replace(one, expr=one.over(rows)) for one in (self.argument, self.by))
+        return replace(self, argument=argument, by=by)
+
     def where(self, predicate: Expression) -> Aggregate:
         """The same of those rows only for which ``predicate`` is true: ``FILTER (WHERE predicate)``.
 

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Final, TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
 
 import polars as pl
 
@@ -25,8 +25,10 @@ from headrace.kernel.protocols import Determinism
 from operators.calls import CALLS, put
 from operators.errors import EXPRESSION_INVALID, EXPRESSION_NOT_ALLOWED, summary
 from operators.null_safe import null_safe
+from operators.plan_cache import plan_for
 from operators.row_forms import row_form
 from operators.rowwise import Opaque, not_rowwise
+from operators.text_times import casts_to_times, parsed
 
 Expression: TypeAlias = str | pl.Expr
 """What users write: SQL text, or a Polars expression in Python."""
@@ -103,12 +105,21 @@ class RowExpression:
         source: How it was written; for Polars expressions what they print.
         is_text: It was written as SQL text, so equal sources are equal expressions.
         determinism: ``EXACT``, or ``NOT_INVARIANT`` when it calls Python functions.
+        casts: Whether it casts something to a date or time: :meth:`over` says what it is for texts.
     """
 
     expr: pl.Expr
     source: str
     is_text: bool = True
     determinism: Determinism = Determinism.EXACT
+    casts: bool = False
+    _plans: dict[tuple[Any, ...], pl.Expr] = field(init=False, repr=False, compare=False, default_factory=dict)
+
+    def over(self, rows: pl.LazyFrame) -> pl.Expr:
+        """The expression over rows whose columns have these types: casts of texts to times depend on them."""
+        if not self.casts:
+            return self.expr
+        return plan_for(self._plans, rows.collect_schema(), lambda schema: parsed(self.expr, schema))
 
 
 def row_expression(written: Expression, where: str) -> RowExpression:
@@ -208,7 +219,8 @@ def _checked(expr: pl.Expr, source: str, where: str, *, is_text: bool) -> RowExp
         return RowExpression(expr, source, is_text, Determinism.NOT_INVARIANT)
     if reason is not None:
         raise _refused(source, where, f"holds {reason}", "an expression here looks at one row; use a window step")
-    return RowExpression(row_form(expr), source, is_text)
+    made = row_form(expr)
+    return RowExpression(made, source, is_text, casts=casts_to_times(made))
 
 
 def _refused(source: str, where: str, reason: str, hint: str) -> SpecError:

@@ -118,7 +118,8 @@ class JoinSides:
         if condition is not None:
             both = pl.Schema({**self.own("left"), **self.own("right")})
             with planning(f"{self.label}, where", both.names()):
-                pl.LazyFrame(schema=both).filter(condition.expr).collect()
+                rows = pl.LazyFrame(schema=both)
+                rows.filter(condition.over(rows)).collect()
 
     @property
     def label(self) -> str:
@@ -231,7 +232,7 @@ class JoinSides:
 
     def matching(self, pairs: pl.LazyFrame) -> pl.LazyFrame:
         """The pairs for which the condition is true."""
-        return pairs if self.condition is None else pairs.filter(self.condition.expr)
+        return pairs if self.condition is None else pairs.filter(self.condition.over(pairs))
 
     def without_null_keys(self, tagged: pl.LazyFrame) -> pl.LazyFrame:
         """Tagged rows but those that can never be given out: null keys match nothing."""

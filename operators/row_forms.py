@@ -14,14 +14,12 @@ tests/unit/test_operators_row_forms.py.
 
 from __future__ import annotations
 
-import io
 import json
-from collections.abc import Iterator
-from typing import Any, Final, TypeAlias
+from typing import Final
 
 import polars as pl
 
-_Tree: TypeAlias = Any
+from operators.expression_trees import Tree, columns_in, expr_of, tree_of
 
 _TURNED: Final = {
     "Eq": "Eq",
@@ -45,9 +43,9 @@ def row_form(expr: pl.Expr) -> pl.Expr:
     Args:
         expr: An expression that can be serialised: without Python functions.
     """
-    tree = _tree(expr)
+    tree = tree_of(expr)
     made = _made(tree)
-    return expr if made == tree else _expr(made)
+    return expr if made == tree else expr_of(made)
 
 
 def mean(total: pl.Expr, count: pl.Expr) -> pl.Expr:
@@ -55,7 +53,7 @@ def mean(total: pl.Expr, count: pl.Expr) -> pl.Expr:
     return total / (count + total.is_null().cast(pl.Int64))
 
 
-def _made(tree: _Tree) -> _Tree:
+def _made(tree: Tree) -> Tree:
     if isinstance(tree, list):
         return [_made(part) for part in tree]
     if not isinstance(tree, dict) or "Literal" in tree:
@@ -63,7 +61,7 @@ def _made(tree: _Tree) -> _Tree:
     made = {key: _made(value) for key, value in tree.items()}
     match made:
         case {"BinaryExpr": {"left": left, "op": op, "right": right}}:
-            if op in _TURNED and not any(_columns(left)) and any(_columns(right)):
+            if op in _TURNED and not any(columns_in(left)) and any(columns_in(right)):
                 return {"BinaryExpr": {"left": right, "op": _TURNED[op], "right": left}}
             if op in _DIVISIONS:
                 return {"BinaryExpr": {"left": left, "op": op, "right": _spread(right, left)}}
@@ -72,42 +70,21 @@ def _made(tree: _Tree) -> _Tree:
     return made
 
 
-def _spread(divisor: _Tree, dividend: _Tree) -> _Tree:
+def _spread(divisor: Tree, dividend: Tree) -> Tree:
     """A constant as a column that is no scalar where the dividend is none, of its own type."""
-    columns = [*map(_expr, {json.dumps(column): column for column in _columns(dividend)}.values())]
-    if not columns or any(_columns(divisor)):
+    columns = [*map(expr_of, {json.dumps(column): column for column in columns_in(dividend)}.values())]
+    if not columns or any(columns_in(divisor)):
         return divisor
     constant = _typed(divisor)
     is_null = columns[0].is_null() if len(columns) == 1 else pl.any_horizontal(column.is_null() for column in columns)
-    return _tree(pl.concat_list(constant, constant).list.get(is_null.cast(pl.Int64)))
+    return tree_of(pl.concat_list(constant, constant).list.get(is_null.cast(pl.Int64)))
 
 
-def _typed(constant: _Tree) -> pl.Expr:
+def _typed(constant: Tree) -> pl.Expr:
     """A constant of which quotients have the type that they have of a number without one, in all but small columns."""
     match constant:
         case {"Literal": {"Dyn": {"Int": int(number)}}}:
             kinds = _UNSIGNED if number >= 0 else _SIGNED
             bits = number.bit_length() + (number < 0)
             return pl.lit(number, next(dtype for most, dtype in kinds.items() if bits <= most))
-    return _expr(constant)
-
-
-def _tree(expr: pl.Expr) -> _Tree:
-    return json.loads(expr.meta.serialize(format="json"))
-
-
-def _expr(tree: _Tree) -> pl.Expr:
-    return pl.Expr.deserialize(io.StringIO(json.dumps(tree)), format="json")
-
-
-def _columns(tree: _Tree) -> Iterator[_Tree]:
-    """The columns and selectors in a tree."""
-    if isinstance(tree, list):
-        for part in tree:
-            yield from _columns(part)
-    elif isinstance(tree, dict) and "Literal" not in tree:
-        if "Column" in tree or "Selector" in tree:
-            yield tree
-        else:
-            for part in tree.values():
-                yield from _columns(part)
+    return expr_of(constant)

@@ -46,7 +46,7 @@ class Filter:
 
     def apply(self, rows: pl.LazyFrame) -> pl.LazyFrame:
         """Rows for which the predicate is true."""
-        return rows.filter(self._row.expr)
+        return rows.filter(self._row.over(rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Select:
 
     def apply(self, rows: pl.LazyFrame) -> pl.LazyFrame:
         """The selected columns."""
-        return selected(rows, [row.expr for row in self._rows], (columns.ROW_WATERMARK, columns.WEIGHT))
+        return selected(rows, [row.over(rows) for row in self._rows], (columns.ROW_WATERMARK, columns.WEIGHT))
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class WithColumns:
 
     def apply(self, rows: pl.LazyFrame) -> pl.LazyFrame:
         """The rows with the new columns."""
-        return rows.with_columns(*(row.expr for row in self._rows))
+        return rows.with_columns(*(row.over(rows) for row in self._rows))
 
 
 @dataclass(frozen=True, slots=True)
