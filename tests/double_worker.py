@@ -2,7 +2,7 @@
 
 ``steps``: commits an epoch each 0.1 s. Words in the description: ``forever``, ``end``, ``die`` (SIGKILL itself after
 the first epoch), ``die-first`` (only in attempt 1), ``fail`` (a user error), ``retry`` (an error a retry may help),
-``fence``, ``deaf`` (ignores the stop).
+``fence``, ``deaf`` (ignores the stop). No job ends while there is a file ``hold`` in the state folder.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 def run(job: Job, config: Config, observer: Observer, stop: StopSignal) -> RunResult:
     words = cast("Any", job.spec).get("description", "").split()
-    epoch = 0
-    while "forever" in words or epoch < 3:
+    epoch, hold = 0, config.state_path / "hold"
+    while "forever" in words or epoch < 3 or hold.exists():
         if stop.wait(0.1) and "deaf" not in words:
             return RunResult("finished" if stop.drain else "suspended", epoch, 2**62, {}, 0, 0, 0)
         if "fail" in words:

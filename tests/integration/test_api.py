@@ -159,7 +159,9 @@ def test_integers_are_exact(client: httpx.Client) -> None:
     assert shown["spec"]["sources"]["s"]["history"]["snapshot"] == 2**63 - 1
 
 
-def test_api_01_one_key_makes_one_job(client: httpx.Client) -> None:
+def test_api_01_one_key_makes_one_job(client: httpx.Client, tmp_path: Path) -> None:
+    hold = tmp_path / "hold"
+    hold.touch()
     key = {"Idempotency-Key": "5f7c1c9e"}
     body = backfill(spec("b"))
     with ThreadPoolExecutor(20) as pool:
@@ -177,6 +179,7 @@ def test_api_01_one_key_makes_one_job(client: httpx.Client) -> None:
     problem(client.post("/v1/jobs", json={"spec": spec("b")}, headers=key), 409, "IDEMPOTENCY_KEY_REUSED")
     problem(client.post("/v1/backfills", json=body, headers={"Idempotency-Key": "a b"}), 400, "IDEMPOTENCY_KEY_INVALID")
     assert len(client.get("/v1/backfills").json()["items"]) == 1
+    hold.unlink()
     wait(client, made["id"], "FINISHED")
     assert client.post("/v1/backfills", json=body, headers=key).json()["id"] == made["id"]
     assert client.post("/v1/backfills", json=body).json()["id"] != made["id"]
