@@ -82,12 +82,14 @@ class Derived:
         source: The name of that source.
         event_time: Its event-time column, or None.
         windows: Microseconds at whose multiples the windows on the way can be cut, by step id; None: nowhere.
+        writers: Sinks of the job itself that write the target.
     """
 
     spec: JobSpec
     source: str
     event_time: str | None
     windows: Mapping[str, int | None]
+    writers: Sequence[str]
 
 
 def derive(spec: JobSpec, request: BackfillRequest) -> Derived:
@@ -120,7 +122,10 @@ def derive(spec: JobSpec, request: BackfillRequest) -> Derived:
         raise _problem("sink", f"sink {sink.id!r} takes {side}, which a history leaves empty", hint="name another sink")
     derived = parse_job(_derived_json(spec, request, name, sink, steps))
     windows = {node.id: node.step.window.period for node in steps if isinstance(node.step, WindowStep)}
-    return Derived(derived, name, source.event_time.column if source.event_time else None, windows)
+    writers = [
+        one.id for one in graph.sinks if isinstance(one.sink, IcebergSink) and one.sink.iceberg.table == request.target
+    ]
+    return Derived(derived, name, source.event_time.column if source.event_time else None, windows, writers)
 
 
 def _check_range(request: BackfillRequest) -> None:
@@ -322,6 +327,11 @@ def _from_us(us: int) -> datetime:
 
 def warnings(derived: Derived, request: BackfillRequest) -> Iterator[str]:
     """What the user should know before it runs."""
+    for sink in derived.writers:
+        yield (
+            f"sink {sink!r} of the job itself writes {request.target}, too: the backfill's rows are appended beside those "
+            "that it has written of this range, or will write"
+        )
     for name, size in derived.windows.items():
         for word, bound in (("from", request.from_us), ("to", request.to_us)):
             if bound is not None and size is None:

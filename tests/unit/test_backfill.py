@@ -222,3 +222,9 @@ def test_a_range_that_cuts_a_window_is_warned_about() -> None:
     assert list(warnings(derive(job(), whole), whole)) == []
     cut = request(to="2013-01-02T00:30:00Z")
     assert len(list(warnings(derive(job(), cut), cut))) == 1
+
+
+def test_a_target_that_the_job_writes_itself_is_warned_about() -> None:
+    own = request(target="lake.a.late")
+    (said,) = warnings(derive(job(), own), own)
+    assert "sink 'iceberg-lake.a.late' of the job itself writes lake.a.late, too" in said
