@@ -329,8 +329,8 @@ def warnings(derived: Derived, request: BackfillRequest) -> Iterator[str]:
     """What the user should know before it runs."""
     for sink in derived.writers:
         yield (
-            f"sink {sink!r} of the job itself writes {request.target}, too: the backfill's rows are appended beside those "
-            "that it has written of this range, or will write"
+            f"sink {sink!r} of the job itself writes {request.target}, too: the backfill's rows are appended beside "
+            "those that it has written of this range, or will write"
         )
     for name, size in derived.windows.items():
         for word, bound in (("from", request.from_us), ("to", request.to_us)):
