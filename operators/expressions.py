@@ -5,9 +5,10 @@ parsing alone can open files (a table function in a subquery) and turns ``now()`
 of the Python API pass the same check on their tree; those that call Python functions are accepted but declared
 *not invariant*, since nobody can look into them.
 
-Semantics are those of Polars' SQL: ``/`` gives a float, ``//`` truncates towards zero and ``%`` has the sign of the
-dividend; ``cast`` is strict (a value that does not fit ends the job, ``try_cast`` gives null); comparisons with null
-give null, and NaN is equal to itself and larger than all numbers. Names of columns are case-sensitive; a column whose
+Semantics are those of Polars' SQL: ``/`` gives a float, of decimals a decimal (null where the divisor is zero), ``//``
+truncates towards zero and ``%`` has the sign of the dividend; ``cast`` is strict (a value that does not fit ends the
+job, ``try_cast`` gives null); comparisons with null give null, and NaN is equal to itself and larger than all numbers.
+Names of columns are case-sensitive; a column whose
 name is a key word with a meaning in expressions (``end``, ``from``) is written in double quotes.
 """
 
@@ -28,7 +29,7 @@ from operators.null_safe import null_safe
 from operators.plan_cache import plan_for
 from operators.row_forms import row_form
 from operators.rowwise import Opaque, not_rowwise
-from operators.text_times import casts_to_times, parsed
+from operators.typed_forms import depends_on_types, typed_form
 
 Expression: TypeAlias = str | pl.Expr
 """What users write: SQL text, or a Polars expression in Python."""
@@ -105,21 +106,21 @@ class RowExpression:
         source: How it was written; for Polars expressions what they print.
         is_text: It was written as SQL text, so equal sources are equal expressions.
         determinism: ``EXACT``, or ``NOT_INVARIANT`` when it calls Python functions.
-        casts: Whether it casts something to a date or time: :meth:`over` says what it is for texts.
+        typed: Whether its form depends on the types of columns: :meth:`over` gives it.
     """
 
     expr: pl.Expr
     source: str
     is_text: bool = True
     determinism: Determinism = Determinism.EXACT
-    casts: bool = False
+    typed: bool = False
     _plans: dict[tuple[Any, ...], pl.Expr] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def over(self, rows: pl.LazyFrame) -> pl.Expr:
-        """The expression over rows whose columns have these types: casts of texts to times depend on them."""
-        if not self.casts:
+        """The expression over rows whose columns have these types."""
+        if not self.typed:
             return self.expr
-        return plan_for(self._plans, rows.collect_schema(), lambda schema: parsed(self.expr, schema))
+        return plan_for(self._plans, rows.collect_schema(), lambda schema: typed_form(self.expr, schema))
 
 
 def row_expression(written: Expression, where: str) -> RowExpression:
@@ -219,8 +220,7 @@ def _checked(expr: pl.Expr, source: str, where: str, *, is_text: bool) -> RowExp
         return RowExpression(expr, source, is_text, Determinism.NOT_INVARIANT)
     if reason is not None:
         raise _refused(source, where, f"holds {reason}", "an expression here looks at one row; use a window step")
-    made = row_form(expr)
-    return RowExpression(made, source, is_text, casts=casts_to_times(made))
+    return RowExpression(row_form(expr), source, is_text, typed=depends_on_types(expr))
 
 
 def _refused(source: str, where: str, reason: str, hint: str) -> SpecError:

@@ -24,6 +24,7 @@ from operators.expression_trees import Tree, columns_in, expr_of, tree_of
 _TURNED: Final = {
     "Eq": "Eq",
     "NotEq": "NotEq",
+    "EqMissing": "EqMissing",
     "EqValidity": "EqValidity",
     "NotEqValidity": "NotEqValidity",
     "Lt": "Gt",
@@ -32,7 +33,6 @@ _TURNED: Final = {
     "GtEq": "LtEq",
 }
 _DIVISIONS: Final = frozenset({"TrueDivide", "FloorDivide", "Modulus"})
-_SQL_DIVISION: Final = {"Sql": {"Binary": "Div"}}
 _UNSIGNED: Final = {8: pl.UInt8, 16: pl.UInt16, 32: pl.UInt32, 64: pl.UInt64}
 _SIGNED: Final = {8: pl.Int8, 16: pl.Int16, 32: pl.Int32, 64: pl.Int64}
 
@@ -58,16 +58,27 @@ def _made(tree: Tree) -> Tree:
         return [_made(part) for part in tree]
     if not isinstance(tree, dict) or "Literal" in tree:
         return tree
-    made = {key: _made(value) for key, value in tree.items()}
-    match made:
+    return _reformed({key: _made(value) for key, value in tree.items()})
+
+
+def _reformed(tree: Tree) -> Tree:
+    """One node, whose parts have their forms already."""
+    match tree:
         case {"BinaryExpr": {"left": left, "op": op, "right": right}}:
-            if op in _TURNED and not any(columns_in(left)) and any(columns_in(right)):
+            if op in _TURNED and _turns(left, right):
                 return {"BinaryExpr": {"left": right, "op": _TURNED[op], "right": left}}
             if op in _DIVISIONS:
                 return {"BinaryExpr": {"left": left, "op": op, "right": _spread(right, left)}}
-        case {"Function": {"input": [left, right], "function": function}} if function == _SQL_DIVISION:
-            return {"Function": {"input": [left, _spread(right, left)], "function": function}}
-    return made
+        case {"Function": {"input": [left, right], "function": {"Sql": {"Binary": op}}}}:  # of decimals, most of them
+            if op in _TURNED and _turns(left, right):
+                return {"Function": {"input": [right, left], "function": {"Sql": {"Binary": _TURNED[op]}}}}
+            if op == "Div":
+                return {"Function": {"input": [left, _spread(right, left)], "function": {"Sql": {"Binary": op}}}}
+    return tree
+
+
+def _turns(left: Tree, right: Tree) -> bool:
+    return not any(columns_in(left)) and any(columns_in(right))
 
 
 def _spread(divisor: Tree, dividend: Tree) -> Tree:

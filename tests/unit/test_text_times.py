@@ -75,8 +75,8 @@ def test_casts_inside_others_and_in_conditions() -> None:
 
 def test_other_casts_are_left_alone() -> None:
     for text in ("cast(a as int)", "cast(a as varchar)", "date '2026-01-01' < d"):
-        assert not row_expression(text, "x").casts
-    assert row_expression("cast(d as date)", "x").casts
+        assert not row_expression(text, "x").typed
+    assert row_expression("cast(d as date)", "x").typed
 
 
 def test_arguments_of_aggregates() -> None:

@@ -1,0 +1,81 @@
+"""Expressions in forms that depend on the types of the columns they read.
+
+* Texts are not cast to dates and times, which Polars 2 refuses once rows come, but read (:mod:`operators.text_times`).
+* Decimals divided by zero are null, as whole numbers are with ``%``; floats are infinite or NaN. Polars raises an
+  error, and a divisor may be zero for a moment only, in a changelog, where batches decide whether anybody sees it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import polars as pl
+
+from operators.expression_trees import Tree, columns_in, expr_of, tree_of
+from operators.text_times import TIMES, read
+
+_DIVISIONS: Final = frozenset({"TrueDivide", "FloorDivide", "Modulus"})
+_SQL_DIVISIONS: Final = frozenset({"Div", "IntDiv", "Rem"})
+
+
+def depends_on_types(expr: pl.Expr) -> bool:
+    """Whether :func:`typed_form` may change an expression."""
+    return _depends(tree_of(expr))
+
+
+def typed_form(expr: pl.Expr, schema: pl.Schema) -> pl.Expr:
+    """The form of an expression over rows of a schema."""
+    return expr_of(_typed(tree_of(expr), pl.LazyFrame(schema=schema)))
+
+
+def _depends(tree: Tree) -> bool:
+    if isinstance(tree, list):
+        return any(map(_depends, tree))
+    if not isinstance(tree, dict) or "Literal" in tree:
+        return False
+    return _is_cast(tree) or _division(tree) is not None or any(map(_depends, tree.values()))
+
+
+def _typed(tree: Tree, rows: pl.LazyFrame) -> Tree:
+    if isinstance(tree, list):
+        return [_typed(part, rows) for part in tree]
+    if not isinstance(tree, dict) or "Literal" in tree:
+        return tree
+    made = {key: _typed(value, rows) for key, value in tree.items()}
+    if _is_cast(made) and isinstance(_type(made["Cast"]["expr"], rows), pl.String):
+        body = made["Cast"]
+        return tree_of(read(expr_of(body["expr"]), _type(made, rows), strict=body["options"] == "Strict"))
+    divisor = _division(made)
+    if divisor is not None and isinstance(_type(made, rows), pl.Decimal):
+        return _replaced(made, tree_of(pl.when(expr_of(divisor) != 0).then(expr_of(divisor))))
+    return made
+
+
+def _type(tree: Tree, rows: pl.LazyFrame) -> pl.DataType:
+    return rows.select(expr_of(tree).alias("x")).collect_schema()["x"]
+
+
+def _is_cast(tree: Tree) -> bool:
+    """Whether something that is read of rows is cast to a date or time."""
+    match tree:
+        case {"Cast": {"expr": inner, "dtype": {"Literal": kind}}}:
+            return (kind if isinstance(kind, str) else next(iter(kind), "")) in TIMES and any(columns_in(inner))
+    return False
+
+
+def _division(tree: Tree) -> Tree | None:
+    """The divisor of a division, where it is read of rows."""
+    match tree:
+        case {"BinaryExpr": {"op": op, "right": right}} if op in _DIVISIONS:
+            return right if any(columns_in(right)) else None
+        case {"Function": {"input": [_, right], "function": {"Sql": {"Binary": op}}}} if op in _SQL_DIVISIONS:
+            return right if any(columns_in(right)) else None
+    return None
+
+
+def _replaced(tree: Tree, divisor: Tree) -> Tree:
+    """A division by another divisor."""
+    if "BinaryExpr" in tree:
+        return {"BinaryExpr": {**tree["BinaryExpr"], "right": divisor}}
+    body = tree["Function"]
+    return {"Function": {**body, "input": [body["input"][0], divisor]}}
