@@ -7,9 +7,9 @@ on: whatever goes wrong in showing or storing progress is no reason to stop it.
 from __future__ import annotations
 
 import logging
-import threading
+import queue
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Final, Protocol
@@ -257,17 +257,23 @@ class GuardedObserver:
 
 
 class StopSignal:
-    """A request to stop gracefully at the next epoch, from any thread or a signal handler; the first one counts."""
+    """A request to stop gracefully at the next epoch, from any thread or a signal handler; the first one counts.
+
+    A signal may come at any line of :meth:`wait`, in the same thread, so there is no lock of Python's in it: its handler
+    would wait for that for ever. What wakes is a queue that is reentrant by contract.
+    """
 
     def __init__(self) -> None:
-        self._event = threading.Event()
+        self._asked = False
         self._drain = False
+        self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def set(self, *, drain: bool = False) -> None:
         """Ask for the stop; with ``drain`` the operators give out what they hold, as at the end of the input."""
-        if not self._event.is_set():
+        if not self._asked:
             self._drain = drain
-            self._event.set()
+            self._asked = True
+            self._wake.put(None)
 
     @property
     def drain(self) -> bool:
@@ -277,8 +283,11 @@ class StopSignal:
     @property
     def is_set(self) -> bool:
         """Whether the stop has been asked for."""
-        return self._event.is_set()
+        return self._asked
 
     def wait(self, timeout: float) -> bool:
         """Wait up to ``timeout`` seconds for the request; True when it has come."""
-        return self._event.wait(timeout)
+        with suppress(queue.Empty):
+            self._wake.get(timeout=timeout)
+            self._wake.put(None)  # for whoever else waits
+        return self._asked

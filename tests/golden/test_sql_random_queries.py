@@ -62,7 +62,7 @@ def run_both_ways(seed: int, folder: Path) -> bool:
     )
     spec = {
         "name": "random",
-        "sources": {name: STREAM for name in "ab" if f"FROM {name}" in sql},
+        "sources": {name: STREAM for name in "ab" if f"FROM {name})" in sql},
         "tables": {"airlines": {"parquet": str(folder / "names.parquet")}},
         "sql": sql,
         "sinks": [{"id": "out", "iceberg": {"table": "local.golden.out", "create": True, "changes": "append"}}],

@@ -49,13 +49,15 @@ def client(tmp_path: Path) -> Iterator[httpx.Client]:
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{listener.getsockname()[1]}", timeout=60) as opened:
             deadline = time.monotonic() + 60
-            while opened.get("/readyz").json()["role"] != "active" and time.monotonic() < deadline:
+            while opened.get("/readyz").json()["role"] != "active":
+                assert time.monotonic() < deadline, "the service does not supervise"
                 time.sleep(0.05)
             yield opened
             for job in opened.get("/v1/jobs").json()["items"]:
                 opened.delete(f"/v1/jobs/{job['id']}")
             deadline = time.monotonic() + 60
-            while opened.get("/v1/jobs").json()["items"] and time.monotonic() < deadline:
+            while opened.get("/v1/jobs").json()["items"]:
+                assert time.monotonic() < deadline, "jobs are not deleted"
                 time.sleep(0.1)
             for child in app.state.supervisor._children:
                 child.wait(60)

@@ -179,24 +179,28 @@ class TestFailures:
 
 
 SIGNALS = """
-import sys, time
+import os, sys
 from headrace.cli.signals import graceful_stop
 from headrace.runtime.observer import StopSignal
 stop = StopSignal()
-with graceful_stop(stop, lambda: print("told", flush=True)):
+with graceful_stop(stop, lambda: os.write(1, b"told\\n")):
     print("ready", flush=True)
-    stop.wait(30)
+    stop.wait(240)
     if "stubborn" in sys.argv:
         print("finishing", flush=True)
-        time.sleep(30)
+        sys.stdin.readline()
 print("stopped", flush=True)
 """
+
+
+SECONDS = 120.0
 
 
 class TestSignals:
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
             [sys.executable, "-c", SIGNALS, *arguments],
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -210,7 +214,7 @@ class TestSignals:
     def test_first_one_stops_gracefully(self, number: signal.Signals) -> None:
         process = self.start()
         process.send_signal(number)
-        out, _ = process.communicate(timeout=30)
+        out, _ = process.communicate(timeout=SECONDS)
         assert (process.returncode, out) == (0, "told\nstopped\n")
 
     def test_second_interrupt_ends_at_once(self) -> None:
@@ -219,7 +223,7 @@ class TestSignals:
         process.send_signal(signal.SIGINT)
         assert [process.stdout.readline(), process.stdout.readline()] == ["told\n", "finishing\n"]
         process.send_signal(signal.SIGINT)
-        _, shown = process.communicate(timeout=30)
+        _, shown = process.communicate(timeout=SECONDS)
         assert process.returncode == ExitCode.INTERRUPTED
         assert "run the job again to go on from its last checkpoint" in shown
 
@@ -229,10 +233,8 @@ class TestSignals:
         process.send_signal(signal.SIGTERM)
         assert [process.stdout.readline(), process.stdout.readline()] == ["told\n", "finishing\n"]
         process.send_signal(signal.SIGTERM)
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(0.5)
-        process.kill()
-        process.communicate()
+        out, _ = process.communicate("finish\n", timeout=SECONDS)
+        assert (process.returncode, out) == (0, "stopped\n")
 
 
 @pytest.mark.parametrize(
