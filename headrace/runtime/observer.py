@@ -259,8 +259,8 @@ class GuardedObserver:
 class StopSignal:
     """A request to stop gracefully at the next epoch, from any thread or a signal handler; the first one counts.
 
-    A signal may come at any line of :meth:`wait`, in the same thread, so there is no lock of Python's in it: its handler
-    would wait for that for ever. What wakes is a queue that is reentrant by contract.
+    A signal may come at any line of :meth:`wait`, in the same thread: so no lock of Python's is in it, for which the
+    signal's handler would wait for ever. What wakes is a queue that is reentrant by contract.
     """
 
     def __init__(self) -> None:
