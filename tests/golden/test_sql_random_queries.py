@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from pathlib import Path
 
 import polars as pl
@@ -62,7 +63,7 @@ def run_both_ways(seed: int, folder: Path) -> bool:
     )
     spec = {
         "name": "random",
-        "sources": {name: STREAM for name in "ab" if f"FROM {name})" in sql},
+        "sources": {name: STREAM for name in "ab" if re.search(rf"FROM {name}\b", sql)},
         "tables": {"airlines": {"parquet": str(folder / "names.parquet")}},
         "sql": sql,
         "sinks": [{"id": "out", "iceberg": {"table": "local.golden.out", "create": True, "changes": "append"}}],
