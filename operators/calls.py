@@ -6,13 +6,13 @@ JSON form of that tree is not a public format of Polars: tests/contract/test_row
 
 from __future__ import annotations
 
-import io
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import polars as pl
+
+from operators.expression_trees import expr_of, tree_of
 
 Parse = Callable[[str], pl.Expr]
 Call = Callable[[Sequence[str], Parse], pl.Expr]
@@ -271,9 +271,7 @@ def put(expr: pl.Expr, calls: Mapping[str, pl.Expr]) -> pl.Expr:
     """The expression with the columns of these names replaced by expressions."""
     if not calls:
         return expr
-    trees = {name: json.loads(call.meta.serialize(format="json")) for name, call in calls.items()}
-    tree = json.loads(expr.meta.serialize(format="json"))
-    return pl.Expr.deserialize(io.StringIO(json.dumps(_put(tree, trees))), format="json")
+    return expr_of(_put(tree_of(expr), {name: tree_of(call) for name, call in calls.items()}))
 
 
 def _put(node: Any, trees: Mapping[str, Any]) -> Any:

@@ -8,15 +8,14 @@ tests/unit/test_operators_conditions.py.
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import polars as pl
 
-_Tree: TypeAlias = Any
+from operators.expression_trees import Tree, expr_of, tree_of
 
 _AND: Final = frozenset({"And", "LogicalAnd"})
 _OR: Final = frozenset({"Or", "LogicalOr"})
@@ -68,36 +67,32 @@ def passing(predicate: pl.Expr, names: Mapping[str, str], schema: pl.Schema) -> 
     """
     tree = _tree(predicate)
     found = None if tree is None else _passing(tree, names, schema)
-    return None if found is None or not _columns(found) else _expr(found)
+    return None if found is None or not _columns(found) else expr_of(found)
 
 
 def either(predicates: Iterable[pl.Expr]) -> pl.Expr:
     """The disjunction, in an order of its own and each different one once; at least one."""
-    return _expr(_ordered(_joined("Or", [_known(predicate) for predicate in predicates])))
+    return expr_of(_ordered(_joined("Or", [tree_of(predicate) for predicate in predicates])))
 
 
 def both(predicates: Iterable[pl.Expr]) -> pl.Expr:
     """The conjunction, in an order of its own and each different one once; at least one."""
-    return _expr(_ordered(_joined("And", [_known(predicate) for predicate in predicates])))
+    return expr_of(_ordered(_joined("And", [tree_of(predicate) for predicate in predicates])))
 
 
 def written(predicate: pl.Expr) -> str:
     """A predicate that has come through :func:`passing`, as text with all its values: for people and fingerprints."""
-    return _written(_known(predicate))
+    return _written(tree_of(predicate))
 
 
-def _tree(predicate: pl.Expr) -> _Tree | None:
+def _tree(predicate: pl.Expr) -> Tree | None:
     try:
-        return _unnamed(_known(predicate))
+        return _unnamed(tree_of(predicate))
     except (pl.exceptions.ComputeError, ValueError):  # a Python function has no JSON form
         return None
 
 
-def _known(predicate: pl.Expr) -> _Tree:
-    return json.loads(predicate.meta.serialize(format="json"))
-
-
-def _unnamed(tree: _Tree) -> _Tree:
+def _unnamed(tree: Tree) -> Tree:
     """Without the names that parts are given, which a predicate has no use for."""
     if isinstance(tree, list):
         return [_unnamed(part) for part in tree]
@@ -108,22 +103,18 @@ def _unnamed(tree: _Tree) -> _Tree:
     return {key: _unnamed(value) for key, value in tree.items()}
 
 
-def _expr(tree: _Tree) -> pl.Expr:
-    return pl.Expr.deserialize(io.StringIO(json.dumps(tree)), format="json")
-
-
-def _parts(tree: _Tree, operators: frozenset[str]) -> list[_Tree]:
+def _parts(tree: Tree, operators: frozenset[str]) -> list[Tree]:
     found = tree.get("BinaryExpr") if isinstance(tree, dict) else None
     if found and found["op"] in operators:
         return [*_parts(found["left"], operators), *_parts(found["right"], operators)]
     return [tree]
 
 
-def _joined(operator: str, trees: Sequence[_Tree]) -> _Tree:
+def _joined(operator: str, trees: Sequence[Tree]) -> Tree:
     return reduce(lambda left, right: {"BinaryExpr": {"left": left, "op": operator, "right": right}}, trees)
 
 
-def _ordered(tree: _Tree) -> _Tree:
+def _ordered(tree: Tree) -> Tree:
     """The same predicate, whatever the order in which its parts were put together."""
     for operator, operators in (("And", _AND), ("Or", _OR)):
         parts = _parts(tree, operators)
@@ -133,7 +124,7 @@ def _ordered(tree: _Tree) -> _Tree:
     return tree
 
 
-def _passing(tree: _Tree, names: Mapping[str, str], schema: pl.Schema) -> _Tree | None:
+def _passing(tree: Tree, names: Mapping[str, str], schema: pl.Schema) -> Tree | None:
     if len(parts := _parts(tree, _AND)) > 1:
         found = [part for each in parts if (part := _passing(each, names, schema)) is not None]
         return _ordered(_joined("And", found)) if found else None
@@ -144,7 +135,7 @@ def _passing(tree: _Tree, names: Mapping[str, str], schema: pl.Schema) -> _Tree 
     return _renamed(tree, names) if passes else None
 
 
-def _columns(tree: _Tree) -> set[str]:
+def _columns(tree: Tree) -> set[str]:
     """The columns that a tree names."""
     if isinstance(tree, list):
         return set().union(*map(_columns, tree))
@@ -155,7 +146,7 @@ def _columns(tree: _Tree) -> set[str]:
     return set().union(*map(_columns, tree.values()))
 
 
-def _renamed(tree: _Tree, names: Mapping[str, str]) -> _Tree:
+def _renamed(tree: Tree, names: Mapping[str, str]) -> Tree:
     if isinstance(tree, list):
         return [_renamed(part, names) for part in tree]
     if not isinstance(tree, dict) or "Literal" in tree:
@@ -165,16 +156,16 @@ def _renamed(tree: _Tree, names: Mapping[str, str]) -> _Tree:
     return {key: _renamed(value, names) for key, value in tree.items()}
 
 
-def _kind(node: _Tree) -> tuple[str, Any]:
+def _kind(node: Tree) -> tuple[str, Any]:
     if isinstance(node, dict) and node:
         return next(iter(node.items()))
     return str(node), None
 
 
-def _is_total(tree: _Tree, schema: pl.Schema) -> bool:
+def _is_total(tree: Tree, schema: pl.Schema) -> bool:
     """Whether it has a value for every row."""
     kind, body = _kind(tree)
-    inputs: list[_Tree] = []
+    inputs: list[Tree] = []
     match kind:
         case "Column":
             total = isinstance(body, str)
@@ -196,7 +187,7 @@ def _is_total(tree: _Tree, schema: pl.Schema) -> bool:
     return total and all(_is_total(one, schema) for one in inputs)
 
 
-def _is_total_call(function: _Tree, inputs: Sequence[_Tree], schema: pl.Schema) -> bool:
+def _is_total_call(function: Tree, inputs: Sequence[Tree], schema: pl.Schema) -> bool:
     family, member = _kind(function)
     name = _kind(member)[0]
     if family not in _FUNCTIONS and name not in _MEMBERS.get(family, ()):
@@ -206,7 +197,7 @@ def _is_total_call(function: _Tree, inputs: Sequence[_Tree], schema: pl.Schema) 
     return family != "TruncArith" or (_is_number(inputs[0], schema) and _divides(inputs[1]))
 
 
-def _is_number(tree: _Tree, schema: pl.Schema) -> bool:
+def _is_number(tree: Tree, schema: pl.Schema) -> bool:
     """Whether it is made of integers and floats only."""
     kind, body = _kind(tree)
     if kind == "Column":
@@ -218,14 +209,14 @@ def _is_number(tree: _Tree, schema: pl.Schema) -> bool:
     return False
 
 
-def _divides(tree: _Tree) -> bool:
+def _divides(tree: Tree) -> bool:
     """Whether it is a whole number other than 0."""
     kind, body = _kind(tree)
     number, value = _kind(_kind(body)[1]) if kind == "Literal" else ("", None)
     return number in _INTEGERS and value != 0
 
 
-def _written(tree: _Tree) -> str:
+def _written(tree: Tree) -> str:
     kind, body = _kind(tree)
     match kind:
         case "Column":
@@ -243,23 +234,23 @@ def _written(tree: _Tree) -> str:
     return text
 
 
-def _written_binary(tree: _Tree, body: Mapping[str, Any]) -> str:
+def _written_binary(tree: Tree, body: Mapping[str, Any]) -> str:
     for word, operators in (("and", _AND), ("or", _OR)):
         if body["op"] in operators:
             return f"({f' {word} '.join(map(_written, _parts(tree, operators)))})"
     return f"({_written(body['left'])} {_WORDS[body['op']]} {_written(body['right'])})"
 
 
-def _written_call(function: _Tree, inputs: Sequence[_Tree]) -> str:
+def _written_call(function: Tree, inputs: Sequence[Tree]) -> str:
     family, member = _kind(function)
     name, options = _kind(member) if member is not None else (family, None)
     given = [*map(_written, inputs), *([] if options is None else [json.dumps(options, sort_keys=True)])]
     return f"{name}({', '.join(given)})"
 
 
-def _value(tree: _Tree) -> str:
+def _value(tree: Tree) -> str:
     """A literal with all that is in it; of a list, its different values."""
-    values = pl.select(_expr(tree)).to_series()
+    values = pl.select(expr_of(tree)).to_series()
     if isinstance(values.dtype, pl.List | pl.Array):
         values = values.explode()
     listed = sorted({repr(value) for value in values.to_list()})

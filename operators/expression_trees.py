@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 import polars as pl
@@ -24,6 +24,15 @@ def tree_of(expr: pl.Expr) -> Tree:
 def expr_of(tree: Tree) -> pl.Expr:
     """The expression of a tree."""
     return pl.Expr.deserialize(io.StringIO(json.dumps(tree)), format="json")
+
+
+def rebuilt(tree: Tree, change: Callable[[Tree], Tree]) -> Tree:
+    """A tree whose nodes have been changed one by one, each after its parts; literals stay as they are."""
+    if isinstance(tree, list):
+        return [rebuilt(part, change) for part in tree]
+    if not isinstance(tree, dict) or "Literal" in tree:
+        return tree
+    return change({key: rebuilt(value, change) for key, value in tree.items()})
 
 
 def columns_in(tree: Tree) -> Iterator[Tree]:

@@ -19,7 +19,7 @@ from typing import Final
 
 import polars as pl
 
-from operators.expression_trees import Tree, columns_in, expr_of, tree_of
+from operators.expression_trees import Tree, columns_in, expr_of, rebuilt, tree_of
 
 _TURNED: Final = {
     "Eq": "Eq",
@@ -44,21 +44,13 @@ def row_form(expr: pl.Expr) -> pl.Expr:
         expr: An expression that can be serialised: without Python functions.
     """
     tree = tree_of(expr)
-    made = _made(tree)
+    made = rebuilt(tree, _reformed)
     return expr if made == tree else expr_of(made)
 
 
 def mean(total: pl.Expr, count: pl.Expr) -> pl.Expr:
     """The quotient of a sum of floats and a number of rows, of columns that may hold one value throughout."""
     return total / (count + total.is_null().cast(pl.Int64))
-
-
-def _made(tree: Tree) -> Tree:
-    if isinstance(tree, list):
-        return [_made(part) for part in tree]
-    if not isinstance(tree, dict) or "Literal" in tree:
-        return tree
-    return _reformed({key: _made(value) for key, value in tree.items()})
 
 
 def _reformed(tree: Tree) -> Tree:

@@ -1,16 +1,17 @@
 """Does an expression look at one row only? Decided on the serialised tree of a Polars expression.
 
-The JSON form of expressions is not a public format of Polars; everything that reads it stands here, held by the
-contract test tests/contract/test_rowwise_contract.py. What is not listed is not row-wise: the list is an allow-list.
+What is read of the tree is held by the contract test tests/contract/test_rowwise_contract.py. What is not listed is not
+row-wise: the list is an allow-list.
 """
 
 from __future__ import annotations
 
-import json
 from enum import Enum, auto
 from typing import Any, Final
 
 import polars as pl
+
+from operators.expression_trees import tree_of
 
 _FAMILIES: Final[dict[str, frozenset[str]]] = {
     "StringExpr": frozenset({"ConcatVertical"}),
@@ -102,7 +103,7 @@ def not_rowwise(expr: pl.Expr) -> str | Opaque | None:
         functions, which nobody can look into.
     """
     try:
-        tree = json.loads(expr.meta.serialize(format="json"))
+        tree = tree_of(expr)
     except (pl.exceptions.ComputeError, TypeError):
         return Opaque.PYTHON
     return _visit(tree)

@@ -11,7 +11,7 @@ from typing import Final
 
 import polars as pl
 
-from operators.expression_trees import Tree, columns_in, expr_of, tree_of
+from operators.expression_trees import Tree, columns_in, expr_of, rebuilt, tree_of
 from operators.text_times import TIMES, read
 
 _DIVISIONS: Final = frozenset({"TrueDivide", "FloorDivide", "Modulus"})
@@ -25,7 +25,8 @@ def depends_on_types(expr: pl.Expr) -> bool:
 
 def typed_form(expr: pl.Expr, schema: pl.Schema) -> pl.Expr:
     """The form of an expression over rows of a schema."""
-    return expr_of(_typed(tree_of(expr), pl.LazyFrame(schema=schema)))
+    rows = pl.LazyFrame(schema=schema)
+    return expr_of(rebuilt(tree_of(expr), lambda node: _typed(node, rows)))
 
 
 def _depends(tree: Tree) -> bool:
@@ -37,18 +38,14 @@ def _depends(tree: Tree) -> bool:
 
 
 def _typed(tree: Tree, rows: pl.LazyFrame) -> Tree:
-    if isinstance(tree, list):
-        return [_typed(part, rows) for part in tree]
-    if not isinstance(tree, dict) or "Literal" in tree:
-        return tree
-    made = {key: _typed(value, rows) for key, value in tree.items()}
-    if _is_cast(made) and isinstance(_type(made["Cast"]["expr"], rows), pl.String):
-        body = made["Cast"]
-        return tree_of(read(expr_of(body["expr"]), _type(made, rows), strict=body["options"] == "Strict"))
-    divisor = _division(made)
-    if divisor is not None and isinstance(_type(made, rows), pl.Decimal):
-        return _replaced(made, tree_of(pl.when(expr_of(divisor) != 0).then(expr_of(divisor))))
-    return made
+    """One node, whose parts have their forms already."""
+    if _is_cast(tree) and isinstance(_type(tree["Cast"]["expr"], rows), pl.String):
+        body = tree["Cast"]
+        return tree_of(read(expr_of(body["expr"]), _type(tree, rows), strict=body["options"] == "Strict"))
+    divisor = _division(tree)
+    if divisor is not None and isinstance(_type(tree, rows), pl.Decimal):
+        return _replaced(tree, tree_of(pl.when(expr_of(divisor) != 0).then(expr_of(divisor))))
+    return tree
 
 
 def _type(tree: Tree, rows: pl.LazyFrame) -> pl.DataType:
