@@ -3,7 +3,7 @@
 A predicate is tested earlier only as far as that can raise no error that would not have been raised: on rows that reach
 no output, too. So what passes is an allow-list of functions that give a value for every value of their arguments. As
 :mod:`operators.rowwise`, this reads the serialised tree of Polars expressions, which is no public format; it is held by
-tests/unit/test_operators_conditions.py.
+tests/unit/test_pushed_below_state.py.
 """
 
 from __future__ import annotations
