@@ -90,7 +90,7 @@ class JobService:
             self._planner.check(checked)
         check_until(until, SystemClock().now_us())
         draft = Draft(JobKind.JOB, checked.name, checked.uid, checked.to_json(), until=until_text(until), on_end=on_end)
-        return self._create(draft, request)
+        return self._told(self._store.create(draft, request))
 
     def create_backfill(self, wanted: BackfillRequest, *, key: str | None = None) -> Created:
         """Plan a backfill and store it; it starts at once, and its plan is in the answer.
@@ -127,7 +127,7 @@ class JobService:
             range_from_us=wanted.from_us,
             range_to_us=wanted.to_us,
         )
-        return self._create(draft, request)
+        return self._told(self._store.create(draft, request))
 
     def get(self, job_id: str, kind: JobKind | None = None) -> tuple[Job, Sequence[Transition]]:
         """A job and its changes of state.
@@ -173,10 +173,7 @@ class JobService:
                 ``IDEMPOTENCY_KEY_REUSED``.
         """
         request = _request_key(key, f"jobs/{job_id}/resume", {})
-        found = self._store.replay(request) if request else None
-        if found is not None:
-            return Created(found, replayed=True)
-        return self._create(self._store.resumable(job_id), request)
+        return self._told(self._store.resume(job_id, request))
 
     def delete(self, job_id: str) -> Job:
         """Stop a job and remove it. See :meth:`JobStore.request_delete`."""
@@ -184,8 +181,7 @@ class JobService:
         self._changed()
         return job
 
-    def _create(self, draft: Draft, request: RequestKey | None) -> Created:
-        created = self._store.create(draft, request)
+    def _told(self, created: Created) -> Created:
         self._changed()
         return created
 

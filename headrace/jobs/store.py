@@ -7,7 +7,7 @@ worker and its zombie predecessor never overwrite each other, and a terminal sta
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -87,50 +87,71 @@ class JobStore:
                 active job in ``context["job_id"]``.
             NotFoundError: ``JOB_DELETED``: the key's job has been deleted since.
         """
+        return self._create(key, lambda _: draft)
+
+    def resume(self, job_id: str, key: RequestKey | None = None) -> Created:
+        """Store a job that goes on after one that is over and has not come to its end: with its uid, so its checkpoint.
+
+        Key, guards and job are one transaction, as in :meth:`create`.
+
+        Raises:
+            NotFoundError: ``JOB_NOT_FOUND`` or ``JOB_DELETED``.
+            UserError: ``JOB_ACTIVE``: it is not over. ``JOB_OVER``: it, or one that went on after it, has finished.
+                Otherwise as :meth:`create`.
+        """
+        return self._create(key, lambda connection: _continuation(connection, job_id))
+
+    def _create(self, key: RequestKey | None, drafted: Callable[[sa.Connection], Draft]) -> Created:
         with self._database.write() as connection:
             connection.execute(leases.update().where(leases.c.name == CREATION).values(turn=leases.c.turn + 1))
             found = replayed(connection, key) if key else None
             if found is not None:
                 return Created(found, replayed=True)
-            now = self._clock.now_us()
-            job_id = _next_id(connection, now)
-            uid = draft.uid or job_id
-            refuse_same_uid(connection, uid)
-            if draft.target is not None:
-                refuse_overlap(connection, draft)
-            state = JobState.PLANNED if draft.plan is not None else JobState.CREATED
-            connection.execute(
-                jobs.insert().values(
-                    id=job_id,
-                    kind=draft.kind,
-                    name=draft.name,
-                    uid=uid,
-                    active_uid=uid,
-                    spec={**draft.spec, "uid": uid},
-                    until=draft.until,
-                    on_end=draft.on_end,
-                    state=state,
-                    desired=Desired.RUN,
-                    killed=False,
-                    delete_requested=False,
-                    created_us=now,
-                    updated_us=now,
-                    state_since_us=now,
-                    plan=draft.plan,
-                    backfill=draft.backfill,
-                    target=draft.target,
-                    range_from_us=draft.range_from_us,
-                    range_to_us=draft.range_to_us,
-                    attempt=0,
-                    failures=0,
-                )
-            )
-            _record(connection, job_id, now, state, draft.reason)
+            job = self._insert(connection, drafted(connection))
             if key:
                 connection.execute(
-                    idempotency.insert().values(key=key.key, digest=key.digest, job_id=job_id, created_us=now)
+                    idempotency.insert().values(
+                        key=key.key, digest=key.digest, job_id=job.id, created_us=job.created_us
+                    )
                 )
-            return Created(get_job(connection, job_id), replayed=False)
+            return Created(job, replayed=False)
+
+    def _insert(self, connection: sa.Connection, draft: Draft) -> Job:
+        now = self._clock.now_us()
+        job_id = _next_id(connection, now)
+        uid = draft.uid or job_id
+        refuse_same_uid(connection, uid)
+        if draft.target is not None:
+            refuse_overlap(connection, draft)
+        state = JobState.PLANNED if draft.plan is not None else JobState.CREATED
+        connection.execute(
+            jobs.insert().values(
+                id=job_id,
+                kind=draft.kind,
+                name=draft.name,
+                uid=uid,
+                active_uid=uid,
+                spec={**draft.spec, "uid": uid},
+                until=draft.until,
+                on_end=draft.on_end,
+                state=state,
+                desired=Desired.RUN,
+                killed=False,
+                delete_requested=False,
+                created_us=now,
+                updated_us=now,
+                state_since_us=now,
+                plan=draft.plan,
+                backfill=draft.backfill,
+                target=draft.target,
+                range_from_us=draft.range_from_us,
+                range_to_us=draft.range_to_us,
+                attempt=0,
+                failures=0,
+            )
+        )
+        _record(connection, job_id, now, state, draft.reason)
+        return get_job(connection, job_id)
 
     # ------------------------------------------------------------------------------------------------- reading
 
@@ -142,33 +163,6 @@ class JobStore:
         """
         with self._database.read() as connection:
             return get_job(connection, job_id)
-
-    def resumable(self, job_id: str) -> Draft:
-        """A job that is over and has not come to its end, as one that goes on with its uid, and so from its checkpoint.
-
-        Raises:
-            NotFoundError: ``JOB_NOT_FOUND`` or ``JOB_DELETED``.
-            UserError: ``JOB_ACTIVE``: it is not over. ``JOB_OVER``: it, or one that went on after it, has finished.
-        """
-        with self._database.read() as connection:
-            row = get_row(connection, job_id)
-            same = jobs.select().where(jobs.c.uid == row["uid"]).order_by(jobs.c.id.desc()).limit(1)
-            newest = job_from(connection.execute(same).mappings().one())
-        refuse_unresumable(newest)
-        return Draft(
-            kind=JobKind(row["kind"]),
-            name=row["name"],
-            uid=row["uid"],
-            spec=row["spec"],
-            until=row["until"],
-            on_end=StopMode(row["on_end"]),
-            plan=row["plan"],
-            backfill=row["backfill"],
-            target=row["target"],
-            range_from_us=row["range_from_us"],
-            range_to_us=row["range_to_us"],
-            reason=f"goes on after {job_id}",
-        )
 
     def page(
         self, *, limit: int, after: str | None, kind: JobKind | None = None, states: Collection[JobState] = ()
@@ -357,6 +351,26 @@ class JobStore:
                 return False
             _record(connection, job_id, self._clock.now_us(), to, reason)
             return True
+
+
+def _continuation(connection: sa.Connection, job_id: str) -> Draft:
+    row = get_row(connection, job_id)
+    same = jobs.select().where(jobs.c.uid == row["uid"]).order_by(jobs.c.id.desc()).limit(1)
+    refuse_unresumable(job_from(connection.execute(same).mappings().one()))
+    return Draft(
+        kind=JobKind(row["kind"]),
+        name=row["name"],
+        uid=row["uid"],
+        spec=row["spec"],
+        until=row["until"],
+        on_end=StopMode(row["on_end"]),
+        plan=row["plan"],
+        backfill=row["backfill"],
+        target=row["target"],
+        range_from_us=row["range_from_us"],
+        range_to_us=row["range_to_us"],
+        reason=f"goes on after {job_id}",
+    )
 
 
 def _same(column: sa.Column[Any], value: str | None) -> sa.ColumnElement[bool]:

@@ -362,11 +362,11 @@ def test_other_databases_are_refused(wrong: str) -> None:
 def test_what_did_not_finish_is_resumed_with_its_uid(store: JobStore, state: JobState) -> None:
     job = drive(store, store.create(backfill(1, 2)).job, JobState.RUNNING)
     with pytest.raises(UserError) as active:
-        store.resumable(job.id)
+        store.resume(job.id)
     assert active.value.code == "JOB_ACTIVE"
     drive_on = store.transition(job, state, "test")
     assert drive_on is not None
-    resumed = store.create(store.resumable(job.id)).job
+    resumed = store.resume(job.id).job
     same = ("kind", "name", "uid", "spec", "until", "on_end", "plan", "backfill", "target")
     assert [getattr(resumed, name) for name in same] == [getattr(job, name) for name in same]
     assert (resumed.id != job.id, resumed.state, resumed.attempt) == (True, JobState.PLANNED, 0)
@@ -375,5 +375,26 @@ def test_what_did_not_finish_is_resumed_with_its_uid(store: JobStore, state: Job
     assert overlapping.value.code == "BACKFILL_OVERLAPS"
     drive(store, resumed, JobState.FINISHED)
     with pytest.raises(UserError) as over:
-        store.resumable(job.id)
+        store.resume(job.id)
     assert (over.value.code, over.value.context["job_id"]) == ("JOB_OVER", resumed.id)
+
+
+def test_concurrent_requests_with_one_key_go_on_once(store: JobStore) -> None:
+    job = drive(store, store.create(backfill(1, 2)).job, JobState.STOPPED)
+    key, gate = RequestKey("k", "d"), threading.Barrier(8)
+
+    def go_on(_: int) -> tuple[str, bool]:
+        gate.wait()
+        created = store.resume(job.id, key)
+        return created.job.id, created.replayed
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(go_on, range(8)))
+    assert len({job_id for job_id, _ in answers}) == 1
+    assert sum(not replayed for _, replayed in answers) == 1
+    with pytest.raises(UserError) as without:
+        store.resume(job.id)
+    assert without.value.code == "JOB_ACTIVE"
+    with pytest.raises(UserError) as other:
+        store.resume(job.id, RequestKey("k", "other"))
+    assert other.value.code == "IDEMPOTENCY_KEY_REUSED"
