@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from benchmarks import handover, manifests
+from benchmarks import handover, manifests, trim
 from benchmarks import slow_store as slow_store_
 from benchmarks.compare import Result, bounds, pairs, ratio
 from benchmarks.lake import Lake
@@ -25,6 +25,7 @@ CHECKPOINT_TARGET: Final = 0.05
 PAUSE_TARGET: Final = 1.0
 BOUNDARY_TARGET: Final = 0.8
 AHEAD_TARGET: Final = 1.5
+TRIM_TARGET: Final = 0.4
 EPOCH_S: Final = 10.0
 
 _AGGREGATES: Final = {"n": "count(*)", "total": "sum(amount)", "least": "min(amount)", "most": "max(amount)"}
@@ -53,6 +54,7 @@ class Plan:
         boundary_files: Data files of the table whose boundary is resolved from manifests.
         slow_files: Data files, each a split, in the store with latency.
         slow_rows: Rows in each of them.
+        trim_rows: Rows that are compared with a boundary.
     """
 
     pairs: int
@@ -66,6 +68,7 @@ class Plan:
     boundary_files: int = 10_000
     slow_files: int = 24
     slow_rows: int = 20_000
+    trim_rows: int = 1 << 20
 
     @property
     def files(self) -> int:
@@ -74,7 +77,7 @@ class Plan:
 
 
 FULL: Final = Plan(9, 3, 1 << 20, 4, 10, 1_000_000, 1 << 20)
-QUICK: Final = Plan(1, 1, 2_000, 1, 3, 2_000, 2_000, 1, 60, 3, 1_000)
+QUICK: Final = Plan(1, 1, 2_000, 1, 3, 2_000, 2_000, 1, 60, 3, 1_000, 20_000)
 
 
 def history(plan: Plan, lake: Lake) -> Iterator[Result]:
@@ -174,6 +177,29 @@ def boundary(plan: Plan, folder: Path) -> Iterator[Result]:
         lambda: in_process("headrace boundary", folder=str(folder), nexts=nexts),
     )
     yield _by_cpu("boundary_bounds_10k_files", measured, BOUNDARY_TARGET)
+    yield _trim(plan)
+
+
+def _trim(plan: Plan) -> Result:
+    """Seconds that the trim of two topics takes over those of 400, for as many rows."""
+    found = [(trim.seconds(plan.trim_rows, 2), trim.seconds(plan.trim_rows, 400)) for _ in range(plan.pairs + 1)][1:]
+    ratios = [two / many for two, many in found]
+    low, high = bounds(ratios)
+    details = {
+        "pairs": len(found),
+        "two_topics_s": round(median(two for two, _ in found), 4),
+        "400_topics_s": round(median(many for _, many in found), 4),
+    }
+    return Result(
+        "boundary_trim_400_topics",
+        "ratio",
+        median(ratios),
+        TRIM_TARGET,
+        at_least=True,
+        low=low,
+        high=high,
+        details=details,
+    )
 
 
 def checkpoint(plan: Plan, lake: Lake) -> Iterator[Result]:

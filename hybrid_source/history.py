@@ -30,7 +30,7 @@ class HistoryQuery:
         predicate: Exact filter on rows, pushed down from the plan.
         where: The job's own restriction of the history, likewise exact.
         event_time: The event-time column; gives the order of the files and the watermark.
-        trims: Leave out rows at or above the boundary, for each topic.
+        trim: Leave out rows at or above the boundary.
         target: How much work one split is.
         distinct: The columns whose values stand for one record: of rows that agree in them the first is read. None:
             every row counts.
@@ -42,7 +42,7 @@ class HistoryQuery:
     predicate: pl.Expr | None = None
     where: pl.Expr | None = None
     event_time: str | None = None
-    trims: Sequence[Trim] = ()
+    trim: Trim | None = None
     target: SplitTarget = field(default_factory=SplitTarget)
     distinct: OffsetNames | None = None
     absent: Mapping[str, pl.DataType] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class HistoryQuery:
 
     def rows_predicate(self, stored: pl.Schema) -> pl.Expr | None:
         """Every condition that a row must meet."""
-        return all_of(self.where, self.predicate, *(trim.predicate(stored) for trim in self.trims))
+        return all_of(self.where, self.predicate, self.trim.predicate(stored) if self.trim is not None else None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from typing import Final
 
 import polars as pl
 
 from headrace.kernel import columns as system
 from headrace.kernel.errors import NotFoundError
+from hybrid_source.resolution import OffsetNames
+
+_TOPIC: Final = 1 << 32
+"""A topic's number times this, and a partition, is a place as one number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,34 +22,62 @@ class Trim:
     """Leave out rows at or above the boundary: the tail will give them.
 
     Attributes:
-        next_offsets: Per partition, the next offset (exclusive). Rows of a partition that is not in it are left out
-            as a whole, since the tail reads that partition from its beginning.
-        partition: Column with the Kafka partition; ``a.b`` names a field of a struct.
-        offset: Column with the Kafka offset, likewise.
-        topic_column: Column with the topic, when the history holds more than one; rows of others stay.
-        topic: The topic that the boundary is of.
-        rest: The next offset of partitions that are not in it, where the rows are not left to the tail.
+        next_offsets: Per topic and partition, the next offset (exclusive).
+        names: The columns that say where a row came from. Without one for the topic all rows are of every topic.
+        rest: The next offset of partitions that are not in it. With 0 their rows are left out as a whole, since the
+            tail reads them from their beginning.
+        others: Rows of other topics may be there. They stay, and no file can be left out by its offsets.
 
-    Rows whose partition or offset is null never were in the topic, and stay.
+    Rows whose partition or offset is null never were in the topic, and stay. Rows whose topic is null may be of any of
+    them, and stay below the next offsets of all; :meth:`undecided` are those of which that may be wrong.
     """
 
-    next_offsets: Mapping[int, int]
-    partition: str = system.PARTITION
-    offset: str = system.OFFSET
-    topic_column: str | None = None
-    topic: str | None = None
+    next_offsets: Mapping[str, Mapping[int, int]]
+    names: OffsetNames
     rest: int = 0
+    others: bool = True
 
-    def predicate(self, schema: pl.Schema) -> pl.Expr:
-        """True for the rows that stay."""
-        partition, offset = column(schema, self.partition), column(schema, self.offset)
-        highest = max((self.rest, *self.next_offsets.values()))
-        limit = partition.cast(pl.Int64).replace_strict(
-            list(self.next_offsets.keys()), list(self.next_offsets.values()), default=self.rest, return_dtype=pl.Int64
+    def predicate(self, schema: pl.Schema) -> pl.Expr | None:
+        """True for the rows that stay; None: all do. One look-up for a row, however many topics there are."""
+        if not self.next_offsets:
+            return None
+        partition, offset = column(schema, self.names.partition), column(schema, self.names.offset)
+        of = column(schema, self.names.topic) if self.names.topic else None
+        placed = offset.is_null() | partition.is_null()
+        highest = max(self.rest, *(next_ for nexts in self.next_offsets.values() for next_ in nexts.values()), 0)
+        below = placed | (offset < highest)  # prunes whole files by their bounds
+        stays = placed | (offset < self._limit(of, partition.cast(pl.Int64)))
+        if of is None or not self.others:
+            return below & stays
+        return stays | ~of.is_in(list(self.next_offsets))
+
+    def undecided(self, schema: pl.Schema) -> pl.Expr | None:
+        """True for rows that name no topic where one topic wants them and another does not; None: there are none."""
+        if self.names.topic is None or len(self.next_offsets) <= 1:
+            return None
+        partition, offset = column(schema, self.names.partition).cast(pl.Int64), column(schema, self.names.offset)
+        lowest, highest = (self._looked_up(partition, self._of_any(which)) for which in (min, max))
+        between = partition.is_not_null() & (offset >= lowest) & (offset < highest)
+        return column(schema, self.names.topic).is_null() & between
+
+    def _limit(self, of: pl.Expr | None, partition: pl.Expr) -> pl.Expr:
+        """The next offset of each row's place."""
+        if of is None or len(self.next_offsets) == 1:
+            return self._looked_up(partition, self._of_any(min))
+        of_all = enumerate((self._of_any(min), *self.next_offsets.values()))
+        limits = {number * _TOPIC + at: next_ for number, nexts in of_all for at, next_ in nexts.items()}
+        number = of.cast(pl.String).replace_strict(
+            [None, *self.next_offsets], range(len(self.next_offsets) + 1), default=-1, return_dtype=pl.Int64
         )
-        below = offset.is_null() | (offset < highest)  # prunes whole files by their bounds
-        stays = below & (offset.is_null() | partition.is_null() | (offset < limit))
-        return stays if self.topic_column is None else stays | (column(schema, self.topic_column) != self.topic)
+        return self._looked_up(number * _TOPIC + partition, limits)
+
+    def _looked_up(self, place: pl.Expr, limits: Mapping[int, int]) -> pl.Expr:
+        return place.replace_strict(list(limits), list(limits.values()), default=self.rest, return_dtype=pl.Int64)
+
+    def _of_any(self, which: Callable[[Iterable[int]], int]) -> Mapping[int, int]:
+        """By partition, the lowest or the highest next offset of all topics."""
+        every = self.next_offsets.values()
+        return {at: which(nexts.get(at, self.rest) for nexts in every) for at in dict.fromkeys(chain(*every))}
 
 
 def of_topics(topic: pl.Expr, topics: Sequence[str], pattern: str | None = None) -> pl.Expr:

@@ -20,7 +20,7 @@ from hybrid_source.history_protocols import HistoryBatch, LaterRows
 from hybrid_source.history_rows import column, of_topics
 from hybrid_source.iceberg_pins import whole_pin
 from hybrid_source.lake_tail import LakeTail, Wanted, Window
-from hybrid_source.offset_rows import OffsetRows
+from hybrid_source.offset_rows import OffsetRows, check_named
 from hybrid_source.pending import PendingPartitions
 from hybrid_source.predicates import all_of
 from hybrid_source.resolution import OffsetNames, Resolution
@@ -69,7 +69,11 @@ class LakeHistory:
         # The boundary of an increment is that of all rows at its end.
         history = self.open_history(whole_pin(pin))
         several = len(topics) > 1
-        return joined({t: resolve_boundary(self.rules, BoundaryContext(history, t, several)) for t in topics})
+        found = joined({t: resolve_boundary(self.rules, BoundaryContext(history, t, several)) for t in topics})
+        trim = self._trim(found)
+        if trim is not None:
+            check_named(history, trim, HistoryQuery(where=self.where, absent=self._absent(history)))
+        return found
 
     def offset_columns(self, pin: Json, topics: Sequence[str], known: OffsetNames | None) -> OffsetNames | None:
         """See :meth:`hybrid_source.history_protocols.LakeStage.offset_columns`."""
@@ -146,7 +150,7 @@ class LakeHistory:
                 *(_not_given(rows, columns, history.stored) for rows in later),
             ),
             self.event_time,
-            _trims(resolution.boundary, columns) if resolution is not None and resolution.trim else (),
+            self._trim(resolution) if resolution is not None else None,
             self.target,
             resolution.columns if resolution is not None and resolution.distinct else None,
             self._absent(history),
@@ -204,6 +208,11 @@ class LakeHistory:
         rows = OffsetRows(history, columns, query, sorted({place.topic for place in at.partitions}), named=True)
         return LakeTail(rows.read, wanted, watermark, at, ends)
 
+    def _trim(self, resolution: Resolution) -> Trim | None:
+        if not resolution.trim or resolution.columns is None:
+            return None
+        return Trim(_next_offsets(resolution.boundary), resolution.columns, others=self.topic_pattern is not None)
+
     def _of_topics(self, history: History, resolution: Resolution | None) -> pl.Expr | None:
         """True for the rows of the source's topics; None where rows do not say, or a history has no tail."""
         names = resolution.columns if resolution is not None else None
@@ -232,24 +241,15 @@ def _not_given(later: LaterRows, names: OffsetNames | None, stored: pl.Schema) -
     """True for the rows that a later stage does not give."""
     if names is None or (names.topic is None and len(later.begins.topics) > 1):
         return None
-    trims = [replace(trim, rest=END_OF_HISTORY) for trim in _trims(later.begins, names)]
-    below = all_of(*(trim.predicate(stored) for trim in trims))
+    below = Trim(_next_offsets(later.begins), names, END_OF_HISTORY).predicate(stored)
     return None if below is None else below | ~later.where.fill_null(value=False)
 
 
-def _trims(boundary: Boundary, names: OffsetNames | None) -> Sequence[Trim]:
-    if names is None:
-        return ()
-    return [
-        Trim(
-            {partition: found.next for partition, found in covered.partitions.items()},
-            names.partition,
-            names.offset,
-            names.topic,
-            topic,
-        )
+def _next_offsets(boundary: Boundary) -> Mapping[str, Mapping[int, int]]:
+    return {
+        topic: {partition: found.next for partition, found in covered.partitions.items()}
         for topic, covered in boundary.topics.items()
-    ]
+    }
 
 
 def joined(found: Mapping[str, Resolution]) -> Resolution:

@@ -11,7 +11,7 @@ import polars as pl
 from headrace.kernel import columns as system
 from headrace.kernel.errors import BoundaryError
 from hybrid_source.history import History, HistoryQuery
-from hybrid_source.history_rows import column
+from hybrid_source.history_rows import Trim, column
 from hybrid_source.lake_tail import Window, within
 from hybrid_source.predicates import all_of
 from hybrid_source.read_errors import reading
@@ -78,22 +78,72 @@ class OffsetRows:
         first = next((frame for frame in unnamed if frame.height), None)
         if first is None:
             return
-        partition, offset = first.select(system.PARTITION, system.OFFSET).row(0)
-        raise BoundaryError(
-            f"{sum(frame.height for frame in unnamed)} rows of {self.history.name} do not say which topic they are of, "
-            f"the first at partition {partition} offset {offset}",
-            detail=f"available is a null in {self.names.topic}; it may be any of {', '.join(self.topics)}, in "
-            "whose place the table is read",
+        raise _without_topic(
+            self.history.name,
+            sum(frame.height for frame in unnamed),
+            first.select(system.PARTITION, system.OFFSET).row(0),
+            self.names,
+            detail=f"it may be any of {', '.join(self.topics)}, in whose place the table is read",
             hint="fill the column, or let the source read the table as history only (handover: {chase: off, "
             "switch_back: {on_truncation: false}}, late: {history: include})",
-            code=ROWS_WITHOUT_TOPIC,
-            context={
-                "topic": list(self.topics),
-                "partition": partition,
-                "wanted": offset,
-                "available": f"a null in {self.names.topic}",
-            },
+            topics=self.topics,
         )
+
+
+def check_named(history: History, trim: Trim, query: HistoryQuery) -> None:
+    """Refuse rows that name none of several topics where one has them in the history and another in the tail.
+
+    Reads no file whose statistics say that every row names its topic.
+
+    Args:
+        history: The pinned version.
+        trim: What it leaves to the tail.
+        query: The job's restriction of the history.
+
+    Raises:
+        BoundaryError: ``ROWS_WITHOUT_TOPIC``.
+    """
+    where = trim.undecided(history.stored)
+    if where is None:
+        return
+    place = [column(history.stored, name) for name in (trim.names.partition, trim.names.offset)]
+    columns = sorted({name for one in place for name in one.meta.root_names()})
+    splits = history.plan(replace(query, columns=columns, where=all_of(query.where, where))).splits_from()
+    plain = [one.alias(name) for name, one in zip(_PLACE[1:], place, strict=True)]
+    found = [split.rows.select(plain).collect(engine="streaming") for split in splits]
+    rows = pl.concat(found).sort(_PLACE[1:]) if found else pl.DataFrame()
+    if rows.height:
+        raise _without_topic(
+            history.name,
+            rows.height,
+            rows.row(0),
+            trim.names,
+            detail=f"of {', '.join(trim.next_offsets)} the history covers the offset for some and not for others",
+            hint="fill the column, or leave those rows out with where",
+            topics=list(trim.next_offsets),
+        )
+
+
+def _without_topic(
+    name: str,
+    count: int,
+    first: tuple[int, int],
+    names: OffsetNames,
+    *,
+    detail: str,
+    hint: str,
+    topics: Sequence[str],
+) -> BoundaryError:
+    partition, offset = first
+    available = f"a null in {names.topic}"
+    return BoundaryError(
+        f"{count} rows of {name} do not say which topic they are of, the first at partition {partition} offset "
+        f"{offset}",
+        detail=f"available is {available}; {detail}",
+        hint=hint,
+        code=ROWS_WITHOUT_TOPIC,
+        context={"topic": list(topics), "partition": partition, "wanted": offset, "available": available},
+    )
 
 
 def check_placed(unplaced: int, names: OffsetNames, topics: Sequence[str]) -> None:

@@ -32,6 +32,7 @@ from headrace.kernel.errors import IdentityError, NotFoundError, SnapshotGoneErr
 from hybrid_source.history import HistoryQuery, Trim
 from hybrid_source.iceberg_history import open_iceberg
 from hybrid_source.iceberg_scan import IcebergScanner
+from hybrid_source.resolution import OffsetNames
 from hybrid_source.source_values import END_OF_HISTORY
 from hybrid_source.splits import DeleteFile, HistoryFile, Split, SplitTarget
 from tests.history_tables import (
@@ -441,13 +442,13 @@ def test_rows_at_or_above_the_boundary_are_left_out(catalog: SqlCatalog) -> None
         archive(None, range(900, 902)),
         archive(0, range(50, 52), topic="other"),
     )
-    trim = Trim({0: 7, 1: 5}, topic_column="_kafka_topic", topic="t")
-    found = collect(open_iceberg(table, NAME).plan(HistoryQuery(trims=[trim], columns=["v", "_kafka_partition"])))
+    trim = Trim({"t": {0: 7, 1: 5}}, OffsetNames(topic="_kafka_topic"))
+    found = collect(open_iceberg(table, NAME).plan(HistoryQuery(trim=trim, columns=["v", "_kafka_partition"])))
     assert sorted(found.filter(pl.col("_kafka_partition") == 0)["v"]) == [*range(7), 50, 51]
     assert sorted(found.filter(pl.col("_kafka_partition") == 1)["v"]) == list(range(5))
     assert found.filter(pl.col("_kafka_partition") == 2).height == 0  # the tail reads it from its beginning
     assert sorted(found.filter(pl.col("_kafka_partition").is_null())["v"]) == [900, 901]
-    pruned = open_iceberg(table, NAME).plan(HistoryQuery(trims=[Trim({0: 7, 1: 5})]))
+    pruned = open_iceberg(table, NAME).plan(HistoryQuery(trim=Trim({"t": {0: 7, 1: 5}}, OffsetNames())))
     assert pruned.report.files == 4  # offsets 10 to 20 and 50 to 52 lie above every boundary
 
 
