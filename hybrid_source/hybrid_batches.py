@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import polars as pl
 
+from headrace.kernel.boundary import TopicPartition, places_text
 from headrace.kernel.clock import Clock
 from headrace.kernel.protocols import Batch, Json, Note, ReadRequest
 from hybrid_source.history_protocols import HistoryBatch, OpenHistory
@@ -106,10 +107,16 @@ class Pace:
 
 
 def progress(
-    at: HybridPosition, pace: Pace | None, replay: Replay | None, tail: OpenTail | None, watch: RetentionWatch | None
+    at: HybridPosition,
+    pace: Pace | None,
+    replay: Replay | None,
+    tail: OpenTail | None,
+    watch: RetentionWatch | None,
+    silent: Sequence[TopicPartition] = (),
 ) -> Mapping[str, Json]:
     """See :meth:`headrace.kernel.protocols.SourceReader.progress`."""
-    facts: dict[str, Json] = {"phase": at.phase, "watermark": at.watermark}
+    facts: dict[str, Json] = {"phase": at.phase, "watermark": at.watermark, "warnings": []}
+    facts["silent"] = [place._asdict() for place in silent]
     if at.phase == "history" and pace is not None:
         facts |= pace.facts(at)
     if replay is not None:
@@ -120,4 +127,14 @@ def progress(
         lost = TailPosition.from_json(at.tail).lost
         facts |= watch.facts() | {"lost": [gap.to_json() for gap in lost]}
         facts["warnings"] += [{"code": "gap", "message": str(gap)} for gap in lost]
+    if silent:
+        facts["warnings"].append({"code": "silent", "message": _waits(silent)})
     return facts
+
+
+def _waits(silent: Sequence[TopicPartition]) -> str:
+    """What the watermark waits for, in words."""
+    return (
+        f"the watermark waits for {places_text(silent)}, read to the end and silent, and with it what closes by event "
+        "time: set event_time.idle to pass such partitions over, or write to them"
+    )

@@ -10,11 +10,11 @@ What is decided at a passage is in the position of the batch that carries it, be
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from headrace.kernel.boundary import Boundary, TopicPartition
+from headrace.kernel.boundary import Boundary, TopicPartition, places_text
 from headrace.kernel.errors import GapError
 from headrace.kernel.protocols import Batch, Json, Position, ReadRequest
 from hybrid_source.coverage import coverage
@@ -25,7 +25,7 @@ from hybrid_source.hybrid_batches import Batches, Pace, progress
 from hybrid_source.hybrid_opening import open_history, open_lake, open_tail, wanted_tail
 from hybrid_source.hybrid_passages import into_increment, into_lake, into_topic
 from hybrid_source.hybrid_position import HybridPosition, LakeRead, SwitchKind
-from hybrid_source.hybrid_watermark import TailStartTimes, raised
+from hybrid_source.hybrid_watermark import TailStartTimes, raised, silent_partitions
 from hybrid_source.lag_watch import LagWatch
 from hybrid_source.lake_versions import NewerVersion, reach
 from hybrid_source.read_ahead import ReadAhead, Taken, read_ahead
@@ -123,7 +123,14 @@ class HybridReader:
 
     def progress(self) -> Mapping[str, Json]:
         """See :meth:`headrace.kernel.protocols.SourceReader.progress`."""
-        return progress(self._at, self._pace, self._replay, self._tail, self._watch)
+        silent = self._silent() if self._source.event_time is not None and self._at.bound is None else ()
+        return progress(self._at, self._pace, self._replay, self._tail, self._watch, silent)
+
+    def _silent(self) -> Sequence[TopicPartition]:
+        if self._replay is not None:
+            return silent_partitions(None, self._starts, self._replay.arrived)
+        waiting = self._nexts.keys() - self._at.live if self._at.phase == "history" else ()
+        return silent_partitions(self._tail, self._starts, waiting)
 
     def close(self) -> None:
         """See :meth:`headrace.kernel.protocols.SourceReader.close`."""
@@ -223,7 +230,9 @@ class HybridReader:
             nexts = self._nexts
             handover = {**(self._at.handover or {}), **{at: nexts[at] for at in new}}
             self._at = replace(self._at, live=live, handover=handover)
-            self._batches.note("partition-live", f"{_named(new)} went over to the topic, as their history is done")
+            self._batches.note(
+                "partition-live", f"partition {places_text(new)} went over to the topic, as their history is done"
+            )
 
     def _stop_tail(self, gap: GapError) -> None:
         """Read the history alone to its end, where a newer version of the table may have what the topic has lost."""
@@ -382,7 +391,3 @@ class HybridReader:
 
     def _passage(self) -> Batch:
         return self._batches.of_passage(self._at)
-
-
-def _named(partitions: frozenset[TopicPartition]) -> str:
-    return "partition " + ", ".join(f"{topic}[{partition}]" for topic, partition in sorted(partitions))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from headrace.kernel.boundary import TopicPartition
@@ -11,7 +11,8 @@ from headrace.kernel.clock import Clock
 from headrace.kernel.errors import ExternalError, GapError
 from headrace.kernel.protocols import Json
 from hybrid_source.source_values import END_OF_HISTORY, EventTime
-from hybrid_source.tail_protocols import Begins, TailStage
+from hybrid_source.tail_protocols import Begins, OpenTail, TailStage
+from hybrid_source.tail_watermark import SILENT_S
 
 logger: Final = logging.getLogger(__name__)
 
@@ -82,6 +83,14 @@ class TailStartTimes:
         known = [time for time in begins.values() if time is not None]
         return min(known) - self._time.out_of_orderness_us if known else END_OF_HISTORY
 
+    def silent(self, partitions: Collection[TopicPartition]) -> Sequence[TopicPartition]:
+        """Those of some partitions that hold the watermark as their logs end without a record; for people."""
+        silent_s = self._clock.monotonic() - self._opened
+        idle = self._time.idle_us is not None and silent_s * 1e6 >= self._time.idle_us
+        if silent_s < SILENT_S or idle:
+            return ()
+        return [at for at in partitions if at in self._known and self._known[at] is None]
+
     def _look(self, position: Json, partitions: Collection[TopicPartition]) -> None:
         began, self._gap = self._clock.monotonic(), None
         for at in partitions:
@@ -94,6 +103,21 @@ class TailStartTimes:
             logger.warning("what the topic begins with is not known: %s", error)
         took = self._clock.monotonic() - began
         self._next_look = began + took + max(PEEK_EVERY_S, _SHARE * took)
+
+
+def silent_partitions(
+    tail: OpenTail | None, starts: TailStartTimes | None, waiting: Collection[TopicPartition]
+) -> Sequence[TopicPartition]:
+    """The partitions that have nothing to say, and for which the watermark waits.
+
+    Args:
+        tail: The topic, as far as it is read.
+        starts: What the others begin with.
+        waiting: The others: those that wait for what is read of the lake.
+    """
+    return sorted(
+        {*(tail.silent() if tail is not None else ()), *(starts.silent(waiting) if starts is not None else ())}
+    )
 
 
 def raised(watermark: int | None, to: int | None) -> int | None:

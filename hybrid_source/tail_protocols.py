@@ -133,6 +133,9 @@ class OpenTail(Protocol):
     def lag(self) -> Sequence[Mapping[str, Json]]:
         """``{topic, partition, next, end}`` by partition, as last seen."""
 
+    def silent(self) -> Sequence[TopicPartition]:
+        """See :meth:`hybrid_source.tail_watermark.TailWatermark.silent`."""
+
     def close(self) -> None:
         """Release the client."""
 

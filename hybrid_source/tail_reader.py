@@ -189,6 +189,10 @@ class KafkaTailReader:
             for at, offset in self._at.nexts.items()
         ]
 
+    def silent(self) -> Sequence[TopicPartition]:
+        """See :meth:`hybrid_source.tail_protocols.OpenTail.silent`."""
+        return self._watermark.silent(self._at_end)
+
     def close(self) -> None:
         """See :meth:`hybrid_source.tail_protocols.OpenTail.close`."""
         self._assignment.close()

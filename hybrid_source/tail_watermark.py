@@ -8,7 +8,8 @@ only where an idle partition let the source's watermark pass does that raise it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 import numpy as np
 import polars as pl
@@ -16,6 +17,9 @@ import polars as pl
 from headrace.kernel.boundary import TopicPartition
 from headrace.kernel.clock import Clock
 from hybrid_source.source_values import BEFORE_ALL
+
+SILENT_S: Final = 10.0
+"""A partition that is read to its end counts as silent after this long without a record."""
 
 
 def row_watermarks(
@@ -185,6 +189,22 @@ class TailWatermark:
         if own is not None and own > BEFORE_ALL:
             self._value = own if self._value is None else max(self._value, own)
         return self._value
+
+    def silent(self, at_end: Callable[[TopicPartition], bool]) -> Sequence[TopicPartition]:
+        """The partitions that hold the watermark behind what others have brought, in order, for people.
+
+        They stand at the end of their logs, do not count as idle, and have been silent for :data:`SILENT_S`. One
+        without a row so far holds it even where it is alone.
+
+        Args:
+            at_end: Whether a partition stands at the end of its log.
+        """
+        ahead = {at: self._ahead(at) for at in self._max if not self._is_idle(at, at_end)}
+        known = [time for time in ahead.values() if time is not None]
+        lowest = min(known, default=None) if len(known) == len(ahead) else None
+        holds = [at for at, time in ahead.items() if time == lowest and (time is None or time < max(known))]
+        since = self._clock.monotonic() - SILENT_S
+        return sorted(at for at in holds if self._heard[at] <= since and at_end(at))
 
     def _ahead(self, at: TopicPartition) -> int | None:
         """What no row of the partition lies behind by more than the out-of-orderness."""

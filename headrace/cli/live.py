@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.cli.words import bytes_text, count_text, lost_text, seconds_text, time_text
+from headrace.kernel.boundary import TopicPartition, places_text
 from headrace.runtime.observer import EpochReport, Event, Level, Phase, Progress
 
 _STYLES: Final = {Level.INFO: "", Level.WARNING: "yellow", Level.ERROR: "bold red"}
@@ -80,6 +81,9 @@ def render_progress(
     if progress.lost:
         grid.add_row("lost", Text(lost_text(progress.lost), style="red"))
     grid.add_row("watermark", time_text(progress.watermark))
+    if progress.silent:
+        waits = places_text([TopicPartition(at.topic, at.partition) for at in progress.silent])
+        grid.add_row("", Text(f"waits for {waits}: silent (event_time.idle passes it over)", style="yellow"))
     written = ", ".join(f"{sink} {count_text(rows)}" for sink, rows in progress.rows_out.items())
     if written:
         grid.add_row("written", written)

@@ -61,6 +61,7 @@ class PartitionPlan:
         lost: Ranges (first inclusive, next exclusive) that were gone when they were wanted (``on_gap: record``).
         kept_s: Estimated seconds, at the earliest, until retention deletes what the tail starts at; None: never, or it
             cannot be told.
+        silent: No row of it is known or waits in the log, so it holds the watermark until it has one.
         local_start: The first offset that the brokers hold themselves, for a topic with tiered storage; what lies
             before it is in the remote tier. None: the topic has none, or it is not known.
     """
@@ -73,6 +74,7 @@ class PartitionPlan:
     lost: Sequence[tuple[int, int]] = ()
     kept_s: float | None = None
     local_start: int | None = None
+    silent: bool = False
 
     @property
     def lag(self) -> int | None:

@@ -29,6 +29,7 @@ from headrace.jobs.planning_tiers import tiers
 from headrace.jobs.spec import IcebergSink
 from headrace.kafka.cluster import KafkaCluster
 from headrace.kafka.metadata import KafkaMetadata
+from headrace.kernel.boundary import TopicPartition, places_text
 from headrace.kernel.errors import NotFoundError
 from headrace.kernel.protocols import Json, ReadRequest
 from headrace.runtime.graph import Graph, StatefulNode, TransformNode
@@ -60,16 +61,17 @@ def plan_job(job: CompiledJob) -> Plan:
     positions = dict(record.positions) if record else {}
     if record is not None:
         refuse_changed(record, graph)
+    sources = [_source(job, source, pushed[name], positions.get(name)) for name, source in job.sources.items()]
     return Plan(
         job=job.spec.name,
         uid=job.uid,
         fingerprint=graph.fingerprint(),
-        sources=[_source(job, source, pushed[name], positions.get(name)) for name, source in job.sources.items()],
+        sources=sources,
         operators=_operators(job, graph),
         sinks=_sinks(job, resolve(graph)),
         checkpoint_store=job.store,
         tables={name: table.text for name, table in job.spec.tables.items()},
-        warnings=_warnings(record),
+        warnings=[*_warnings(record), *_waits(job, graph, sources)],
         parallelism=job.spec.parallelism,
         graph=plan_graph(job, graph, pushed),
     )
@@ -87,6 +89,21 @@ def _warnings(record: Checkpoint | None) -> Sequence[str]:
     if record.finished:
         return (f"the job has finished at epoch {record.epoch}: a run does nothing; give it another uid to run afresh",)
     return (f"the job goes on from its checkpoint at epoch {record.epoch}",)
+
+
+def _waits(job: CompiledJob, graph: Graph, sources: Sequence[SourcePlan]) -> Iterator[str]:
+    """What will surprise who waits for windows: partitions that hold the watermark though they have nothing to say."""
+    for source in sources:
+        time = job.spec.sources[source.name].event_time
+        if source.tail is None or time is None or time.idle is not None or not graph.judges_lateness(source.name):
+            continue
+        silent = [TopicPartition(at.topic, at.partition) for at in source.tail.partitions if at.silent]
+        if silent:
+            yield (
+                f"the watermark of source {source.name} will wait for the next record of {places_text(silent)}, and "
+                "with it what closes by event time (windows): set event_time.idle to pass silent partitions over, or "
+                "end the run with --until caught-up"
+            )
 
 
 def _source(job: CompiledJob, source: JobSource, request: ReadRequest, position: Json) -> SourcePlan:
@@ -171,11 +188,16 @@ def _tail(job: CompiledJob, source: HybridSource, request: ReadRequest, at: Hybr
                 position.lost_of(place),
                 kept.get(place),
                 local.get(place),
+                place in position.nexts and position.nexts[place] >= end and not _seen(position, place),
             )
             for place, (start, end) in sorted(ranges.items())
         ],
         notes=notes,
     )
+
+
+def _seen(position: TailPosition, place: TopicPartition) -> bool:
+    return position.partitions[place].max_event_time is not None
 
 
 def _operators(job: CompiledJob, graph: Graph) -> Sequence[OperatorPlan]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple, TypeVar
@@ -17,6 +17,16 @@ class TopicPartition(NamedTuple):
 
     topic: str
     partition: int
+
+
+_NAMED: Final = 5
+
+
+def places_text(places: Collection[TopicPartition]) -> str:
+    """``clicks[0], clicks[1]``, in order; of many partitions the first five and how many more."""
+    named = [f"{at.topic}[{at.partition}]" for at in sorted(places)[:_NAMED]]
+    more = len(places) - len(named)
+    return ", ".join(named) + (f" and {more} more" if more else "")
 
 
 def nested(values: Mapping[TopicPartition, _T]) -> dict[str, dict[str, _T]]:

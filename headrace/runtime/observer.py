@@ -53,6 +53,14 @@ class PartitionLag:
 
 
 @dataclass(frozen=True, slots=True)
+class SilentPartition:
+    """A topic partition that is read to its end and silent, and for which the watermark waits."""
+
+    topic: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
 class LostOffsets:
     """Offsets ``first`` (inclusive) to ``next`` (exclusive) that were gone when wanted, under ``on_gap: record``."""
 
@@ -101,6 +109,7 @@ class Progress:
         state_rows: Rows held in operator state.
         lost: The gap ledger: what the job has gone on without.
         kept: What retention leaves, by partition, as last looked at.
+        silent: The partitions that the watermark waits for, though they are read to their ends.
     """
 
     phase: Phase
@@ -118,6 +127,7 @@ class Progress:
     state_rows: int = 0
     lost: Sequence[LostOffsets] = ()
     kept: Sequence[KeptOffsets] = ()
+    silent: Sequence[SilentPartition] = ()
 
     def to_json(self) -> dict[str, Json]:
         """The same as JSON values, for logs, the job store and the API."""
@@ -140,6 +150,7 @@ class Progress:
             "state_rows": self.state_rows,
             "lost": [asdict(gap) for gap in self.lost],
             "retention": [asdict(kept) for kept in self.kept],
+            "silent": [asdict(at) for at in self.silent],
         }
 
 

@@ -8,7 +8,17 @@ from typing import Final
 
 from headrace.kernel.clock import Clock
 from headrace.runtime.dataflow import Counters, Dataflow
-from headrace.runtime.observer import Event, KeptOffsets, Level, LostOffsets, Observer, PartitionLag, Phase, Progress
+from headrace.runtime.observer import (
+    Event,
+    KeptOffsets,
+    Level,
+    LostOffsets,
+    Observer,
+    PartitionLag,
+    Phase,
+    Progress,
+    SilentPartition,
+)
 from headrace.runtime.pump import Pump
 
 EVERY_S: Final = 0.5
@@ -104,6 +114,7 @@ class Meter:
                 flow.state_rows(),
                 [LostOffsets(**gap) for fact in facts for gap in fact.get("lost", ())],
                 [KeptOffsets(**kept) for fact in facts for kept in fact.get("retention", ())],
+                [SilentPartition(**at) for fact in facts for at in fact.get("silent", ())],
             )
         )
 

@@ -209,6 +209,10 @@ class OpenScriptedTail:
             for at, offset in self._at.nexts.items()
         ]
 
+    def silent(self) -> Sequence[TopicPartition]:
+        """See :meth:`OpenTail.silent`."""
+        return self._watermark.silent(self._at_end)
+
     def close(self) -> None:
         """See :meth:`OpenTail.close`."""
 

@@ -10,8 +10,11 @@ from typing import Any
 import polars as pl
 import pytest
 
+from headrace.jobs.compile import compile_job
+from headrace.jobs.loading import load_job
+from headrace.jobs.planning import plan_job
 from infra import dev
-from tests.jobs import READINGS, Site, assert_same, encoded, inline, readings, source
+from tests.jobs import PLACES, READINGS, Site, assert_same, encoded, inline, readings, source, windows_job
 from tests.kafka import KafkaHelper
 from tests.services import CatalogCase, Stack
 
@@ -94,6 +97,29 @@ def test_rows_above_a_stated_boundary_are_left_to_the_tail(site: Site) -> None:
     history = site.table("history", stored(rows[:30], "redpanda"))
     inline(site, copy_job(site, "stated", source(topic, history, boundary={"offsets": {0: 5, 1: 9}})))
     assert_same(site.read("out"), rows, "each row once")
+
+
+def test_the_plan_says_that_windows_wait_for_a_topic_that_the_table_covers_whole(site: Site) -> None:
+    rows, topic = readings(40), site.kafka.topic(2)
+    site.produce(topic, rows, 2)
+    table, places = site.table("readings", rows), site.table("places", PLACES)
+
+    def warned(idle: str | None, steps: slice, **ends: int) -> list[str]:
+        read = source(topic, table, boundary={"offsets": {0: ends.get("p0", 20), 1: 20}})
+        read["event_time"] |= {"idle": idle} if idle else {}
+        spec = windows_job("silent", read, places, table=site.name("out"), topic=site.kafka.topic())
+        spec["steps"] = spec["steps"][steps]
+        sink = spec["sinks"][0]
+        spec["sinks"] = [{**sink, "from": spec["steps"][-1].get("id", "present")}]
+        return list(plan_job(compile_job(load_job(site.job(spec)), site.config)).warnings)
+
+    (said,) = warned(None, slice(3))
+    assert f"the watermark of source readings will wait for the next record of {topic}[0], {topic}[1]" in said
+    assert "set event_time.idle" in said
+    (said,) = warned(None, slice(3), p0=19)
+    assert f"next record of {topic}[1]," in said
+    assert warned("1m", slice(3)) == []
+    assert warned(None, slice(1)) == []  # nothing waits for event time
 
 
 def test_aivens_doubled_segments_are_read_once(site: Site) -> None:

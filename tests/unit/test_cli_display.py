@@ -25,7 +25,16 @@ from headrace.jobs.plan import (
     TailPlan,
 )
 from headrace.kernel.protocols import Determinism
-from headrace.runtime.observer import EpochReport, Event, Level, LostOffsets, PartitionLag, Phase, Progress
+from headrace.runtime.observer import (
+    EpochReport,
+    Event,
+    Level,
+    LostOffsets,
+    PartitionLag,
+    Phase,
+    Progress,
+    SilentPartition,
+)
 from headrace.testing import ManualClock
 
 PROGRESS = Progress(
@@ -120,6 +129,13 @@ class TestProgress:
 
     def test_history_goes_away_in_the_tail(self) -> None:
         assert "to go" not in shown(render_progress("j", Progress(Phase.TAIL, history_fraction=1.0), None))
+
+    def test_what_the_watermark_waits_for_stands_beside_it(self) -> None:
+        waiting = [SilentPartition("flights", number) for number in range(7)]
+        text = shown(render_progress("j", Progress(Phase.TAIL, silent=waiting), None))
+        assert "waits for flights[0], flights[1], flights[2], flights[3], flights[4] and 2 more" in text
+        assert "event_time.idle" in text
+        assert "waits" not in shown(render_progress("j", Progress(Phase.TAIL), None))
 
     def test_many_topics_are_summed_up(self) -> None:
         lag = [PartitionLag(f"t{number}", 0, 0, number) for number in range(8)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import polars as pl
 import pytest
@@ -145,6 +145,35 @@ def test_what_is_silent_caps_until_it_is_idle_and_what_is_unknown_always(
     assert starts.cap({}, [P0, P1]) == at_first
     clock.advance(IDLE)
     assert starts.cap({}, [P0, P1]) == when_idle
+
+
+@pytest.mark.parametrize(("idle_us", "named"), [(None, True), (60 * SECOND, True), (IDLE, False)])
+def test_what_is_silent_while_the_lake_is_read_is_named(idle_us: int | None, *, named: bool) -> None:
+    clock, made = ManualClock(), world(Script([{}]), times(), times(), idle_us=idle_us)
+    starts = TailStartTimes(Told(made, says={P0: None, P1: 3 * SECOND}), made.log.event_time, clock)
+    starts.begins({}, [P0, P1])
+    assert starts.silent([P0, P1]) == ()
+    clock.advance(10 * SECOND)
+    assert list(starts.silent([P0, P1])) == ([P0] if named else [])
+
+
+@pytest.mark.parametrize("until", [None, "caught-up"])
+def test_a_reader_says_what_its_watermark_waits_for(until: Literal["caught-up"] | None) -> None:
+    made = world(Script([{P0: 10, P1: 0}], polls=[(0, 5)]), times(*range(12)), times(), idle_us=None)
+    reader = source_of(made).open(ReadRequest(["ts"], None, until), None)
+    while reader.progress()["phase"] != "tail" or not reader.poll(0):
+        reader.poll(0)
+    assert reader.progress()["silent"] == []
+    made.clock.advance(10 * SECOND)
+    facts = reader.progress()
+    told = [found["message"] for found in facts["warnings"] if found["code"] == "silent"]
+    if until is None:
+        assert facts["silent"] == [{"topic": "t", "partition": 1}]
+        assert len(told) == 1
+        assert "waits for t[1]" in told[0]
+        assert "event_time.idle" in told[0]
+    else:  # its end is a drain, which waits for nothing
+        assert (facts["silent"], told) == ([], [])
 
 
 def test_what_was_silent_and_no_longer_answers_is_not_known() -> None:

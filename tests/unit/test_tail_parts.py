@@ -28,6 +28,7 @@ rows = st.lists(st.tuples(st.integers(0, 2), st.one_of(st.none(), st.integers(-1
 
 
 P0, P1, P2, P12 = (TopicPartition("t", partition) for partition in (0, 1, 2, 12))
+SECOND = 1_000_000
 PLACES = {0: P0, 1: P1, 2: P2}
 
 
@@ -121,6 +122,29 @@ def test_without_idleness_a_silent_partition_holds() -> None:
     tracker = TailWatermark(clock, {P0: 100, P1: None}, None)
     clock.advance(10**12)
     assert tracker.advance(always) is None
+
+
+def test_partitions_that_hold_the_watermark_in_silence_are_named() -> None:
+    clock = ManualClock()
+    tracker = TailWatermark(clock, {P0: 100, P1: None}, None, idle_us=60 * SECOND)
+    assert tracker.silent(always) == []
+    clock.advance(10 * SECOND)
+    assert tracker.silent(always) == [P1]
+    assert tracker.silent(lambda at: at == P0) == []  # it has records to give, or they are hidden
+    stamps(tracker, [(1, 50)])
+    assert tracker.silent(always) == [P1]  # behind the other one
+    tracker.heard(P1)
+    assert tracker.silent(always) == []
+    stamps(tracker, [(1, 100)])
+    clock.advance(10 * SECOND)
+    assert tracker.silent(always) == []  # as far as the other one
+    stamps(tracker, [(1, 200)])
+    clock.advance(50 * SECOND)
+    assert tracker.advance(always) == 200
+    assert tracker.silent(always) == []  # idle: nobody waits
+    alone = TailWatermark(clock, {P0: None}, 100)
+    clock.advance(10 * SECOND)
+    assert alone.silent(always) == [P0]
 
 
 def test_a_new_partition_holds_the_watermark() -> None:

@@ -114,7 +114,8 @@ class SourceReader(Protocol):
     def progress(self) -> Mapping[str, Json]:
         """Facts for people: phase, percent, ETA, lag per partition, watermark.
 
-        ``lost`` is the gap ledger, ``retention`` says by partition for how long the topic keeps what is needed, and
+        ``lost`` is the gap ledger, ``retention`` says by partition for how long the topic keeps what is needed,
+        ``silent`` are the partitions that the watermark waits for, though they are read to their ends, and
         ``warnings`` are ``{code, message}`` of what threatens: each is told as an event when it appears.
         """
 
