@@ -26,6 +26,7 @@ from headrace.jobs.processes import this_process
 from headrace.jobs.records import Job, Orders
 from headrace.jobs.states import JobState, StopMode
 from headrace.jobs.store import JobStore
+from headrace.kernel.doorbell import Doorbell
 from headrace.kernel.errors import (
     ConfigError,
     ExitCode,
@@ -58,7 +59,7 @@ class Reporter:
             each one still moves its job on, and must not be counted as one that moves nothing.
     """
 
-    def __init__(self, wake: threading.Event) -> None:
+    def __init__(self, wake: Doorbell) -> None:
         self._wake = wake
         self._lock = threading.Lock()
         self._facts: dict[str, Json] = {}
@@ -76,7 +77,7 @@ class Reporter:
         with self._lock:
             self._facts["committed"] = report.to_json()
             self._changed = self._advanced = True
-        self._wake.set()
+        self._wake.ring()
 
     def on_event(self, event: Event) -> None:
         """See :meth:`Observer.on_event`."""
@@ -107,7 +108,7 @@ class Heart:
     """Reports to the store from a thread of its own, and turns its orders into the stop signal."""
 
     def __init__(
-        self, store: JobStore, job_id: str, nonce: str, reporter: Reporter, stop: StopSignal, wake: threading.Event
+        self, store: JobStore, job_id: str, nonce: str, reporter: Reporter, stop: StopSignal, wake: Doorbell
     ) -> None:
         self._store = store
         self._job_id = job_id
@@ -129,12 +130,12 @@ class Heart:
     def close(self) -> None:
         """Report a last time, and end."""
         self._closing = True
-        self._wake.set()
+        self._wake.ring()
         self._thread.join()
 
     def _on_term(self, _signum: int, _frame: FrameType | None) -> None:
         self._terminated = True
-        self._wake.set()
+        self._wake.ring()
 
     def _run(self) -> None:
         while True:
@@ -143,7 +144,6 @@ class Heart:
             if closing:
                 return
             self._wake.wait(HEARTBEAT_S)
-            self._wake.clear()
 
     def _beat(self) -> None:
         terminated = self._terminated
@@ -160,7 +160,7 @@ class Heart:
 
 def work(store: JobStore, job: Job, nonce: str, load: Callable[[], Config], run: RunStored) -> ExitCode:
     """Run a job that this process has taken up, and write the outcome."""
-    stop, wake = StopSignal(), threading.Event()
+    stop, wake = StopSignal(), Doorbell()
     reporter = Reporter(wake)
     heart = Heart(store, job.id, nonce, reporter, stop, wake)
     heart.start()
