@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 from pyiceberg.io.pyarrow import (
+    MetricModeTypes,
+    StatisticsCollector,
     compute_statistics_plan,
     data_file_statistics_from_parquet_metadata,
     parquet_path_to_id_mapping,
@@ -43,10 +45,12 @@ from pyiceberg.table.update import (
 )
 from pyiceberg.table.update.snapshot import _MergeAppendFiles
 from pyiceberg.typedef import EMPTY_DICT, Record
+from pyiceberg.types import DoubleType, FloatType
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
     from pyiceberg.partitioning import PartitionSpec
+    from pyiceberg.schema import Schema
     from pyiceberg.table import Table
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.refs import SnapshotRefType
@@ -260,12 +264,13 @@ def write_parquet(
         arrow_schema=schema_to_pyarrow(schema, include_field_ids=True),
     )
     content = buffer.getvalue()
+    plan = compute_statistics_plan(schema, table.properties)
     with table.io.new_output(location).create(overwrite=True) as stream:
         stream.write(content)
     buffer.seek(0)
     statistics = data_file_statistics_from_parquet_metadata(
         pq.read_metadata(buffer),
-        compute_statistics_plan(schema, table.properties),
+        plan,
         parquet_path_to_id_mapping(schema),
     )
     data_file = DataFile.from_args(
@@ -277,10 +282,23 @@ def write_parquet(
         sort_order_id=None,
         equality_ids=None,
         key_metadata=None,
-        **statistics.to_serialized_dict(),
+        **{**statistics.to_serialized_dict(), "nan_value_counts": _nan_counts(frame, schema, plan)},
     )
     data_file.spec_id = spec_id
     return data_file
+
+
+def _nan_counts(frame: pl.DataFrame, schema: Schema, plan: Mapping[int, StatisticsCollector]) -> dict[int, int]:
+    """How many values of each float column are NaN: they are in no bounds, and others would think of none."""
+    counted = {
+        str(field.field_id): pl.col(field.name).is_nan().sum()
+        for field in schema.fields
+        if isinstance(field.field_type, FloatType | DoubleType)
+        and plan[field.field_id].mode.type is not MetricModeTypes.NONE
+    }
+    return (
+        {int(field_id): number for field_id, number in frame.select(**counted).to_dicts()[0].items()} if counted else {}
+    )
 
 
 def bucket_hash(value: pl.Expr) -> pl.Expr:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
@@ -16,12 +17,14 @@ from pyiceberg.transforms import (
     IdentityTransform,
     MonthTransform,
     Transform,
+    TruncateTransform,
     VoidTransform,
     YearTransform,
 )
 from pyiceberg.typedef import Record
 
 from catalog.iceberg_internals import bucket_hash
+from headrace.kernel.errors import SchemaError
 
 if TYPE_CHECKING:
     from pyiceberg.schema import Schema
@@ -30,6 +33,9 @@ if TYPE_CHECKING:
 _KEY: Final = "__headrace_partition_"
 _HOUR_US: Final = 3_600_000_000
 _NS_PER_US: Final = 1000
+_INT_MIN: Final = -(2**31)
+_LONG_MIN: Final = -(2**63)
+_DIGITS: Final = decimal.Context(prec=50)
 _PHYSICAL: Final[Mapping[object, pl.DataType]] = {
     ice.TimestampType: pl.Int64(),
     ice.TimestamptzType: pl.Int64(),
@@ -112,4 +118,23 @@ def _by_distinct_value(values: pl.Series, field: PartitionField, kind: ice.Icebe
     transform = field.transform.transform(kind)
     result = _RESULT.get(type(field.transform.result_type(kind)), values.dtype)
     transformed = [transform(item // _NS_PER_US if isinstance(kind, ice.TimeType) else item) for item in distinct]
+    for item, cut in zip(distinct, transformed, strict=True):
+        if isinstance(field.transform, TruncateTransform) and not _holds(kind, cut):
+            raise SchemaError(
+                f"the value {item} has no partition: {field.transform} of it is below all values of {kind}",
+                detail=f"partition field {field.name!r}; engines disagree about such rows, and some lose them",
+                hint="filter the row out before the sink, or partition the table otherwise",
+                code="PARTITION_VALUE",
+            )
     return value.replace_strict(distinct, pl.Series(transformed, dtype=result), default=None, return_dtype=result)
+
+
+def _holds(kind: ice.IcebergType, cut: Any) -> bool:
+    """Whether a truncated value is one of its column's type: truncation goes down, also from the smallest ones."""
+    match kind:
+        case ice.IntegerType() | ice.LongType():
+            return bool(cut >= (_INT_MIN if isinstance(kind, ice.IntegerType) else _LONG_MIN))
+        case ice.DecimalType():
+            return bool(abs(cut.scaleb(kind.scale, _DIGITS)) < 10**kind.precision)
+        case _:
+            return True

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
+import struct
 from decimal import Decimal
 from pathlib import Path
 from uuid import uuid4
@@ -12,7 +14,9 @@ import polars as pl
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg import types as ice
+from pyiceberg.avro.decoder import new_decoder
 from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.expressions import EqualTo
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -34,6 +38,7 @@ from catalog.fitting import cast, fit
 from catalog.iceberg_internals import Commit
 from catalog.partition_values import split_by_partition
 from catalog.staging import DataFileWriter, seal, staged_files
+from headrace.kernel.errors import SchemaError
 
 
 @pytest.fixture(autouse=True)
@@ -137,6 +142,25 @@ def test_statistics_are_those_of_pyicebergs_own_writer(catalogs: Catalogs) -> No
     assert ours.upper_bounds == theirs.upper_bounds
 
 
+def test_nans_are_counted_as_the_bounds_leave_them_out(catalogs: Catalogs) -> None:
+    """Without the count, engines take a file whose bounds are 1 and 1 for one of nothing but 1, and delete it whole."""
+    schema = Schema(
+        ice.NestedField(1, "d", ice.DoubleType()),
+        ice.NestedField(2, "f", ice.FloatType()),
+        ice.NestedField(3, "unseen", ice.DoubleType()),
+    )
+    table = create(catalogs, schema)
+    with table.transaction() as change:
+        change.set_properties({"write.metadata.metrics.column.unseen": "none"})
+    nan = float("nan")
+    values = {"d": [1.0, nan, nan, None], "f": [2.0, None, 3.0, 2.0], "unseen": [nan, nan, 1.0, None]}
+    append(table, pl.DataFrame(values, schema_overrides={"f": pl.Float32}))
+    (task,) = table.refresh().scan().plan_files()
+    assert task.file.nan_value_counts == {1: 2, 2: 0}
+    assert task.file.lower_bounds[1] == task.file.upper_bounds[1] == struct.pack("<d", 1.0)
+    assert task.file.null_value_counts == {1: 1, 2: 1}
+
+
 def test_field_ids_stand_in_the_file(catalogs: Catalogs) -> None:
     table = create(catalogs, ALL)
     append(table, everything())
@@ -186,6 +210,57 @@ def test_partition_values_are_those_of_pyicebergs_transforms(
         assert key is not None
         for value in rows["v"]:
             assert key.partition[0] == reference(physical(value)), value
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (ice.IntegerType(), -(2**31)),
+        (ice.LongType(), -(2**63)),
+        (ice.DecimalType(4, 2), Decimal("-99.99")),
+        (ice.DecimalType(38, 2), Decimal("-" + "9" * 36 + ".99")),
+    ],
+    ids=str,
+)
+def test_pru_01_a_value_whose_truncation_is_no_value_of_its_type_is_refused_by_name(
+    catalogs: Catalogs, kind: ice.PrimitiveType, value: object
+) -> None:
+    schema = Schema(ice.NestedField(1, "v", kind))
+    table = create(catalogs, schema, PartitionSpec(PartitionField(1, 1000, TruncateTransform(1000), "p")))
+    with pytest.raises(SchemaError, match=re.escape(f"the value {value} has no partition: truncate[1000]")) as caught:
+        append(table, pl.DataFrame({"v": [value]}, schema=dict(fit({}, schema, "t").target)))
+    assert caught.value.code == "PARTITION_VALUE"
+    higher = -value // 2 if isinstance(value, int) else Decimal("-1.05")
+    append(table, pl.DataFrame({"v": [higher]}, schema=dict(fit({}, schema, "t").target)))
+    assert table.scan().to_arrow()["v"].to_pylist() == [higher]
+
+
+DOUBLES = [0.1, -0.1, 5e-324, 1.7976931348623157e308, 429496729622.314, 2.0**53 + 2]
+
+
+def test_partitions_of_doubles_are_found_by_every_digit(catalogs: Catalogs) -> None:
+    """The sink's manifests are written, read and merged: the values stay what they were."""
+    schema = Schema(ice.NestedField(1, "v", ice.DoubleType()))
+    table = create(catalogs, schema, PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "v")))
+    with table.transaction() as change:
+        change.set_properties({"commit.manifest-merge.enabled": "true", "commit.manifest.min-count-to-merge": "2"})
+    for value in DOUBLES:
+        table = catalogs.load("lake.ns.t")
+        staged = seal(table, DataFileWriter(table, "test").write(pl.DataFrame({"v": [value]})), f"{value!r}")
+        commit = Commit(table)
+        commit.append(staged_files(table.io, staged), "main", {})
+        commit.write()
+        commit.send()
+    table = catalogs.load("lake.ns.t")
+    assert sorted(task.file.partition[0] for task in table.scan().plan_files()) == sorted(DOUBLES)
+    for value in DOUBLES:
+        assert table.scan(row_filter=EqualTo("v", value)).to_arrow()["v"].to_pylist() == [value]
+
+
+def test_pyicebergs_own_decoder_still_rounds_doubles() -> None:
+    """Once this fails, ``catalog.manifest_doubles`` can go."""
+    written = struct.pack("<d", 0.1)
+    assert new_decoder(written).read_double() != 0.1
 
 
 def physical(value: object) -> object:
