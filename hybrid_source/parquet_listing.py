@@ -86,7 +86,11 @@ class ParquetStore:
         try:
             found = [info for info in self._matches() if info.is_file and not _hidden(info)]
         except OSError as error:
-            raise UnavailableError(f"cannot list {self.pattern}", detail=str(error)) from error
+            raise UnavailableError(
+                f"cannot list {self.pattern}",
+                detail=str(error),
+                hint="check that the storage can be reached from here",
+            ) from error
         files = sorted(self._listed(info) for info in found)
         if not files:
             raise NotFoundError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 import polars as pl
 
@@ -48,6 +49,9 @@ from hybrid_source.resolution import Resolution, naming
 from hybrid_source.table_source import TableSource
 from hybrid_source.tail_position import TailPosition
 
+PATIENCE_S: Final = 3.0
+"""How long a plan waits for a cluster none of whose brokers can be connected to."""
+
 
 def plan_job(job: CompiledJob) -> Plan:
     """Plan a run of a job from where it stands.
@@ -55,6 +59,7 @@ def plan_job(job: CompiledJob) -> Plan:
     Raises:
         HeadraceError: What a run would fail with before its first row: a missing boundary, a gap, a recreated topic.
     """
+    _reach(job)
     graph = job.sketch()
     pushed = requests(graph, None)
     record = _record(job)
@@ -75,6 +80,18 @@ def plan_job(job: CompiledJob) -> Plan:
         parallelism=job.spec.parallelism,
         graph=plan_graph(job, graph, pushed),
     )
+
+
+def _reach(job: CompiledJob) -> None:
+    """Meet every cluster once, so that nobody waits for one that is not there.
+
+    Raises:
+        HeadraceError: A cluster cannot be reached, or takes no client like this: why.
+    """
+    tails = [source.topic_tail for source in job.spec.sources.values()]
+    sinks = [node.sink.kafka for node in job.nodes.sinks if not isinstance(node.sink, IcebergSink)]
+    for name in sorted({used.cluster for used in (*tails, *sinks) if used is not None}):
+        KafkaMetadata(KafkaCluster(name, job.config.kafka_cluster(name)), patience=PATIENCE_S).cluster_id()
 
 
 def _record(job: CompiledJob) -> Checkpoint | None:

@@ -82,9 +82,13 @@ class KafkaCluster:
         with mapped(self._cannot):
             return Producer(config)
 
-    def admin(self) -> AdminClient:
-        """A client for metadata and administration."""
-        config = self._config(known.CONSUMER_ONLY | known.PRODUCER_ONLY, {}, {}, {}, None)
+    def admin(self, *, on_error: OnError | None = None) -> AdminClient:
+        """A client for metadata and administration.
+
+        Args:
+            on_error: Called with what goes wrong at connecting while the client is polled.
+        """
+        config = self._config(known.CONSUMER_ONLY | known.PRODUCER_ONLY, known.ADMIN_DEFAULTS, {}, {}, on_error)
         with mapped(self._cannot):
             return AdminClient(config)
 

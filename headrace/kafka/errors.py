@@ -122,7 +122,8 @@ _HINTS: Final[dict[type[HeadraceError], str]] = {
     NotFoundError: "check the topic's name, or create the topic",
     AccessDeniedError: "give the job's principal the right it lacks, or correct its credentials",
     ConfigError: "check the cluster's options in headrace.toml and the topic's settings",
-    UnavailableError: "check that the brokers of bootstrap.servers are up and can be reached from here",
+    UnavailableError: "check that the brokers of bootstrap.servers are up and can be reached from here; those that "
+    "want TLS close connections without (security.protocol)",
 }
 
 

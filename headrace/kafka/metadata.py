@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -13,6 +14,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec  # typ
 
 from headrace.kafka.cluster import KafkaCluster
 from headrace.kafka.errors import kafka_error, map_error, mapped
+from headrace.kafka.reach import Reach
 from headrace.kernel.boundary import TopicPartition
 from headrace.kernel.errors import UnavailableError
 
@@ -60,12 +62,21 @@ class KafkaMetadata:
 
     All of them raise ``NotFoundError`` (code ``TOPIC_NOT_FOUND``) for a topic that is not there,
     ``AccessDeniedError``, and ``UnavailableError`` when no answer came within the deadline. Partitions whose leader
-    is just being elected are asked again until then.
+    is just being elected are asked again until then. Where no broker can be reached, the error says why.
+
+    Args:
+        cluster: The cluster.
+        deadline: Seconds that a call may take.
+        patience: Seconds after which a call ends when no broker has answered so far and none can be connected to; for
+            people who wait. None: the deadline, as brokers may come back.
     """
 
-    def __init__(self, cluster: KafkaCluster, *, deadline: float = DEADLINE) -> None:
+    def __init__(self, cluster: KafkaCluster, *, deadline: float = DEADLINE, patience: float | None = None) -> None:
         self._cluster = cluster
         self._deadline = deadline
+        self._patience = patience
+        self._reach = Reach()
+        self._opened = 0.0
         self._client: AdminClient | None = None
 
     def topics(self) -> list[str]:
@@ -88,7 +99,7 @@ class KafkaMetadata:
             found = {}
             for name in names:
                 with mapped(f"topic {name!r} on {self._where} cannot be described"):
-                    found[name] = answers[name].result(left)
+                    found[name] = self._answer(answers[name], left)
             return found
 
         found = self._call(f"topics of {self._where} cannot be described", ask) if names else {}
@@ -107,7 +118,7 @@ class KafkaMetadata:
         """The cluster's id."""
         found = self._call(
             f"{self._where} cannot be described",
-            lambda left: self._admin.describe_cluster(request_timeout=left).result(left),
+            lambda left: self._answer(self._admin.describe_cluster(request_timeout=left), left),
         )
         return str(found.cluster_id) if found.cluster_id else None
 
@@ -143,7 +154,7 @@ class KafkaMetadata:
             found = {}
             for topic, resource in resources.items():
                 with mapped(f"the settings of topic {topic!r} on {self._where} cannot be read"):
-                    entries = answers[resource].result(left)
+                    entries = self._answer(answers[resource], left)
                 found[topic] = {name: str(entries[name].value) for name in names if name in entries}
             return found
 
@@ -160,7 +171,8 @@ class KafkaMetadata:
         def ask(left: float) -> dict[TopicPartition, int]:
             answers = self._admin.list_offsets(request, isolation_level=level, request_timeout=left)
             return {
-                TopicPartition(key.topic, key.partition): answer.result(left).offset for key, answer in answers.items()
+                TopicPartition(key.topic, key.partition): self._answer(answer, left).offset
+                for key, answer in answers.items()
             }
 
         topics = ", ".join(sorted({repr(key.topic) for key in request}))
@@ -173,17 +185,49 @@ class KafkaMetadata:
     @property
     def _admin(self) -> AdminClient:
         if self._client is None:
-            self._client = self._cluster.admin()
+            self._opened = time.monotonic()
+            self._client = self._cluster.admin(on_error=self._reach.on_error)
         return self._client
 
+    def _answer(self, answer: Future[_T], left: float) -> _T:
+        """The answer to a request; looks meanwhile whether it can come at all.
+
+        Raises:
+            KafkaException, TimeoutError: There is none.
+        """
+        ends = time.monotonic() + left
+        while True:
+            try:
+                found = answer.result(min(_PAUSE, max(ends - time.monotonic(), 0)))
+            except TimeoutError:
+                self._admin.poll(0)
+                if time.monotonic() >= ends or self._is_hopeless:
+                    raise
+            else:
+                self._reach.answered()
+                self._patience = None
+                return found
+
+    @property
+    def _is_hopeless(self) -> bool:
+        return self._patience is not None and self._reach.down and time.monotonic() - self._opened >= self._patience
+
     def _call(self, message: str, ask: Callable[[float], _T]) -> _T:
+        try:
+            return self._asked(message, ask)
+        except UnavailableError as error:
+            if self._reach.down and self._reach.reason is not None:
+                raise map_error(self._reach.reason, f"{self._where} cannot be reached") from error
+            raise
+
+    def _asked(self, message: str, ask: Callable[[float], _T]) -> _T:
         deadline = time.monotonic() + self._deadline
         with mapped(message):
             while True:
                 try:
                     return ask(max(deadline - time.monotonic(), _PAUSE))
-                except UnavailableError:
-                    if time.monotonic() + _PAUSE >= deadline:
+                except (UnavailableError, TimeoutError):
+                    if time.monotonic() + _PAUSE >= deadline or self._is_hopeless:
                         raise
                 except KafkaException as error:
                     stale = kafka_error(error).code() == KafkaError._UNKNOWN_PARTITION  # noqa: SLF001 - its public name

@@ -61,6 +61,9 @@ PRODUCER: Final[Mapping[str, str | bool]] = {"enable.idempotence": True, "acks":
 
 PRODUCER_DEFAULTS: Final[Mapping[str, str | int]] = {"linger.ms": 20, "compression.type": "lz4"}
 
+ADMIN_DEFAULTS: Final[Mapping[str, str | int]] = {"log_level": 2}
+"""Each attempt to connect that fails would be a line of level 3; what matters of them is told as an error."""
+
 CONSUMER_ONLY: Final = frozenset(
     {
         *CONSUMER,

@@ -7,12 +7,13 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from headrace.jobs import planning
 from headrace.jobs.compile import CompiledJob, compile_job
 from headrace.jobs.config import load_config
 from headrace.jobs.loading import load_job_text
 from headrace.jobs.planning import plan_job
 from headrace.jobs.run import run_job
-from headrace.kernel.errors import NotFoundError, SchemaError, SpecError
+from headrace.kernel.errors import NotFoundError, SchemaError, SpecError, UnavailableError
 from headrace.kernel.protocols import Determinism, ReadRequest
 from headrace.runtime.job import RunOptions
 from headrace.runtime.observer import SilentObserver, StopSignal
@@ -99,3 +100,19 @@ sinks:
     config = replace(job.config, kafka={"default": {"bootstrap.servers": "127.0.0.1:1"}})
     with pytest.raises(SpecError, match=r"job.yaml:9:\d+: sinks\[0\].kafka.key: key column 'k' does not reach"):
         compile_job(spec, config)
+
+
+@pytest.mark.parametrize("used", ["source", "sink"])
+def test_a_cluster_that_cannot_be_reached_is_named_by_the_plan(
+    job: CompiledJob, monkeypatch: pytest.MonkeyPatch, used: str
+) -> None:
+    monkeypatch.setattr(planning, "PATIENCE_S", 0.0)
+    config = replace(job.config, kafka={"far": {"bootstrap.servers": "127.0.0.1:1"}})
+    tail = {"s": {"tail": {"topic": "t", "cluster": "far", "schema": {"v": "long"}}}}
+    sink: dict[str, object] = {"iceberg": {"table": "local.ns.out", "create": True}}
+    sources: dict[str, object] = {"sources": tail} if used == "source" else {}
+    if used == "sink":
+        sink = {"kafka": {"topic": "t", "cluster": "far"}}
+    with pytest.raises(UnavailableError, match=r"cluster 'far' \(127\.0\.0\.1:1\) cannot be reached") as caught:
+        plan_job(changed(replace(job, config=config), sink, **sources))
+    assert "Connection refused" in caught.value.detail
