@@ -10,6 +10,7 @@ import polars as pl
 from pyiceberg import types as ice
 from pyiceberg.schema import Schema
 
+from catalog.required_values import lacks, null_inside, requires
 from catalog.schemas import to_polars
 from headrace.kernel.errors import SchemaError
 
@@ -31,6 +32,7 @@ class Fit:
         required: Columns that must not hold nulls.
         checked: Columns whose cast is exact only for some values, and is checked value by value.
         lengths: Columns that take binary values of one length only.
+        inner: Columns with something inside that must not be null: a field of a struct, an element, a map's key.
     """
 
     target: pl.Schema
@@ -38,6 +40,7 @@ class Fit:
     required: frozenset[str]
     checked: frozenset[str]
     lengths: Mapping[str, int]
+    inner: Mapping[str, ice.IcebergType]
 
 
 def fit(rows: Mapping[str, pl.DataType], table: Schema, name: str) -> Fit:
@@ -66,7 +69,11 @@ def fit(rows: Mapping[str, pl.DataType], table: Schema, name: str) -> Fit:
         )
     required = frozenset(field.name for field in table.fields if field.required)
     missing = frozenset(column for column in target if column not in rows)
-    if lacking := sorted(missing & required):
+    kinds = {field.name: field.field_type for field in table.fields}
+    lacking = sorted(missing & required)
+    if lacking := lacking or [
+        path for column, source in rows.items() if (path := lacks(source, kinds[column], column))
+    ]:
         raise SchemaError(
             f"table {name} requires column {', '.join(repr(column) for column in lacking)}",
             hint="add it with a with_columns step, or make it optional in the table",
@@ -86,6 +93,7 @@ def fit(rows: Mapping[str, pl.DataType], table: Schema, name: str) -> Fit:
         required,
         frozenset(column for column, source in rows.items() if _finer(source, target[column])),
         {field.name: length for field in table.fields if (length := _fixed_length(field.field_type))},
+        {column: kinds[column] for column in rows if requires(kinds[column])},
     )
 
 
@@ -112,11 +120,10 @@ def cast(frame: pl.DataFrame, how: Fit, name: str) -> pl.DataFrame:
             )
     for column in how.required:
         if cast_frame[column].null_count():
-            raise SchemaError(
-                f"column {column!r} of table {name} is required, and a row has null",
-                hint="filter such rows out, or make the column optional in the table",
-                code="VALUE_NULL",
-            )
+            raise _null(column, name)
+    for column, kind in how.inner.items():
+        if path := null_inside(cast_frame[column], kind, column):
+            raise _null(path, name)
     for column, length in how.lengths.items():
         sizes = cast_frame[column].bin.size()
         if not (sizes.drop_nulls() == length).all():
@@ -127,6 +134,14 @@ def cast(frame: pl.DataFrame, how: Fit, name: str) -> pl.DataFrame:
                 code="VALUE_LENGTH",
             )
     return cast_frame
+
+
+def _null(column: str, table: str) -> SchemaError:
+    return SchemaError(
+        f"column {column!r} of table {table} is required, and a row has null",
+        hint="filter such rows out, or make the column optional in the table",
+        code="VALUE_NULL",
+    )
 
 
 def _fixed_length(kind: ice.IcebergType) -> int | None:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
+import pyarrow as pa
 from pyiceberg.io.pyarrow import (
     MetricModeTypes,
     StatisticsCollector,
@@ -261,7 +262,7 @@ def write_parquet(
     frame.write_parquet(
         buffer,
         compression=compression,  # type: ignore[arg-type] # a table property; Polars refuses unknown ones
-        arrow_schema=schema_to_pyarrow(schema, include_field_ids=True),
+        arrow_schema=_file_schema(schema),
     )
     content = buffer.getvalue()
     plan = compute_statistics_plan(schema, table.properties)
@@ -286,6 +287,29 @@ def write_parquet(
     )
     data_file.spec_id = spec_id
     return data_file
+
+
+def _file_schema(schema: Schema) -> pa.Schema:
+    """The table's schema with its field ids; fields of structs are optional in files.
+
+    A required field of a struct that is itself null holds no value, which Polars does not tell from a null in it.
+    :func:`catalog.fitting.cast` has looked for those.
+    """
+    arrow = schema_to_pyarrow(schema, include_field_ids=True)
+    return pa.schema([field.with_type(_optional_fields(field.type)) for field in arrow], arrow.metadata)
+
+
+def _optional_fields(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_optional_fields(field.type)).with_nullable(True) for field in kind])
+    if pa.types.is_map(kind):
+        key, item = (field.with_type(_optional_fields(field.type)) for field in (kind.key_field, kind.item_field))
+        return pa.map_(key, item)
+    if pa.types.is_large_list(kind):
+        return pa.large_list(kind.value_field.with_type(_optional_fields(kind.value_type)))
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_optional_fields(kind.value_type)))
+    return kind
 
 
 def _nan_counts(frame: pl.DataFrame, schema: Schema, plan: Mapping[int, StatisticsCollector]) -> dict[int, int]:

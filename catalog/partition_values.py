@@ -79,9 +79,9 @@ def split_by_partition(frame: pl.DataFrame, table: Table) -> Iterator[tuple[Part
 
 
 def _partition_value(frame: pl.DataFrame, field: PartitionField, schema: Schema) -> pl.Expr:
-    path = (schema.find_column_name(field.source_id) or "").split(".")
-    value = pl.col(path[0])
-    for step in path[1:]:
+    column, *steps = _path(schema.as_struct(), field.source_id)
+    value = pl.col(column)
+    for step in steps:
         value = value.struct.field(step)
     transform, kind = field.transform, schema.find_field(field.source_id).field_type
     match transform:
@@ -96,6 +96,16 @@ def _partition_value(frame: pl.DataFrame, field: PartitionField, schema: Schema)
             return ((bucket_hash(hashed) & 0x7FFFFFFF) % transform.num_buckets).cast(pl.Int32)
         case _:
             return _by_distinct_value(frame.select(value).to_series(), field, kind, value)
+
+
+def _path(kind: ice.IcebergType, field_id: int) -> list[str]:
+    """The names that lead to a field, from the outside in; names may have dots in them. Empty: it is not in there."""
+    for field in kind.fields if isinstance(kind, ice.StructType) else ():
+        if field.field_id == field_id:
+            return [field.name]
+        if below := _path(field.field_type, field_id):
+            return [field.name, *below]
+    return []
 
 
 def _period(value: pl.Expr, transform: Transform[Any, Any]) -> pl.Expr:

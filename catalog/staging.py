@@ -15,6 +15,7 @@ from pyiceberg.typedef import Record
 from catalog.errors import mapping
 from catalog.iceberg_internals import read_staged_manifest, write_parquet, write_staged_manifest
 from catalog.partition_values import split_by_partition
+from catalog.write_properties import compression, target_file_size
 from headrace.kernel.errors import HeadraceError
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from pyiceberg.partitioning import PartitionKey
     from pyiceberg.table import Table
 
-DEFAULT_TARGET_FILE_SIZE: Final = 128 * 1024 * 1024
 _FIRST_GUESS: Final = 4.0
 
 
@@ -54,14 +54,14 @@ class DataFileWriter:
     Args:
         table: The table; the current partition spec and schema are used. :attr:`table` may be replaced by a newer view.
         label: Goes into every file's name, with a nonce of this writer: no two attempts ever share a name.
-        target_file_size: Size of a full file in bytes, compressed; reached within the accuracy of the compression
-            seen so far.
+        target_size: Size of a full file in bytes, compressed; reached within the accuracy of the compression seen so
+            far. None: what the table's properties say.
     """
 
-    def __init__(self, table: Table, label: str, target_file_size: int = DEFAULT_TARGET_FILE_SIZE) -> None:
+    def __init__(self, table: Table, label: str, target_size: int | None = None) -> None:
         self.table = table
         self._label = f"{label}-{uuid.uuid4().hex}"
-        self._target = target_file_size
+        self._target = target_size
         self._numbers = itertools.count()
         self._ratio = _FIRST_GUESS
 
@@ -80,7 +80,7 @@ class DataFileWriter:
 
     def _pieces(self, rows: pl.DataFrame) -> Iterator[pl.DataFrame]:
         size = rows.estimated_size() / self._ratio
-        pieces = max(1, round(size / self._target))
+        pieces = max(1, round(size / (self._target or target_file_size(self.table))))
         return rows.iter_slices(-(-rows.height // pieces))
 
     def _write_file(self, rows: pl.DataFrame, key: PartitionKey | None) -> DataFile:
@@ -91,7 +91,7 @@ class DataFileWriter:
             self.table.location_provider().new_data_location(name, key),
             self.table.spec().spec_id,
             key.partition if key else Record(),
-            self.table.properties.get("write.parquet.compression-codec", "zstd"),
+            compression(self.table),
         )
         if rows.height > 1000:  # noqa: PLR2004 - a small file says nothing about compression
             self._ratio = max(1.0, rows.estimated_size() / data_file.file_size_in_bytes)

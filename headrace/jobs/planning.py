@@ -7,9 +7,11 @@ from typing import Final
 
 import polars as pl
 
+from catalog.catalogs import TableName
 from catalog.fitting import fit
 from catalog.partitioning import partition_spec
 from catalog.schemas import to_iceberg
+from catalog.write_properties import check_writable
 from headrace.jobs.compile import CompiledJob
 from headrace.jobs.compile_sources import JobSource
 from headrace.jobs.graph import SinkNode
@@ -262,11 +264,13 @@ def _exists(job: CompiledJob, node: SinkNode, columns: pl.Schema) -> bool:
         NotFoundError: It is not, and is not to be created.
         SchemaError: The rows do not fit the table.
         SpecError: It cannot be created so.
+        UserError: The table cannot be written as it is.
     """
     try:
         if isinstance(node.sink, IcebergSink):
             name = node.sink.iceberg.table
-            fit(columns, job.catalogs.load(name).schema(), name)
+            table = check_writable(job.catalogs.load(name), TableName.parse(name))
+            fit(columns, table.schema(), name)
         else:
             target = node.sink.kafka
             KafkaMetadata(KafkaCluster(target.cluster, job.config.kafka_cluster(target.cluster))).describe(target.topic)

@@ -21,16 +21,17 @@ from catalog.catalogs import Catalogs, TableName
 from catalog.changing import RetryPolicy
 from catalog.commit import EpochCommit, check_identity, commit_epoch, fence, refuse_commits, rolled_back
 from catalog.fitting import fit
-from catalog.staging import DEFAULT_TARGET_FILE_SIZE, remove, seal
+from catalog.staging import remove, seal
 from catalog.tables import load_or_create
 from catalog.tokens import SinkKey
+from catalog.write_properties import check_writable
 from headrace.kernel import crash
 from headrace.kernel.boundary import Boundary
 from headrace.kernel.clock import Clock, SystemClock
 from headrace.kernel.errors import BoundaryError, FencedError, NotFoundError
 from headrace.kernel.protocols import BlobStore, Entry, EpochId, PreCommit, SinkContext
 from headrace.sinks import iceberg_precommit
-from headrace.sinks.iceberg_buffer import EpochBuffer, open_for_writing
+from headrace.sinks.iceberg_buffer import EpochBuffer
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -51,7 +52,7 @@ class IcebergSink:
         partition_by: Partition fields of a new table, such as ``day(ts)``.
         properties: Properties of a new table.
         branch: The branch to write to; made from main when it is missing.
-        target_file_size: Size of a full data file, in bytes.
+        target_file_size: Size of a full data file, in bytes; None: what the table's properties say.
         buffer_bytes: Rows held in memory before they are written, in bytes; twice that is the most that is held.
         marker_interval_us: When only the boundary moves, it is committed at most this often.
         retry: How long a commit is tried.
@@ -65,7 +66,7 @@ class IcebergSink:
     partition_by: Sequence[str] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
     branch: str = "main"
-    target_file_size: int = DEFAULT_TARGET_FILE_SIZE
+    target_file_size: int | None = None
     buffer_bytes: int = DEFAULT_BUFFER_BYTES
     marker_interval_us: int = HOUR_US
     retry: RetryPolicy = field(default_factory=RetryPolicy)
@@ -84,7 +85,8 @@ class IcebergSink:
             NotFoundError: The catalog, or the table and ``create`` is off or the job has written to it before.
             IdentityError: The table is not the one this lineage has written to.
             SchemaError: The rows do not fit the table.
-            UserError: The job begins, and the table holds what it committed before (``SINK_HAS_COMMITS``).
+            UserError: The job begins, and the table holds what it committed before (``SINK_HAS_COMMITS``); the table
+                cannot be written as it is (:func:`catalog.write_properties.check_writable`).
         """
         name = TableName.parse(self.table)
         identity = _Identity(context.blobs, f"staging/{quote(self.id, safe='')}/table-{context.lineage}.json")
@@ -93,7 +95,7 @@ class IcebergSink:
             table = load_or_create(self.catalogs, name, schema, self.partition_by, self.properties)
         else:
             table = self.catalogs.load(name)
-        open_for_writing(table, name)
+        check_writable(table, name)
         if recorded is not None:
             check_identity(table, name, recorded)
         fit(schema, table.schema(), str(name))

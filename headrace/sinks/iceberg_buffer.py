@@ -12,7 +12,8 @@ from catalog.catalogs import Catalogs, TableName
 from catalog.commit import check_identity
 from catalog.fitting import cast, fit
 from catalog.staging import DataFileWriter, remove
-from headrace.kernel.errors import HeadraceError, SchemaError, UserError
+from catalog.write_properties import check_writable
+from headrace.kernel.errors import HeadraceError, SchemaError
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
@@ -31,7 +32,7 @@ class EpochBuffer:
         table: The table as it was opened; its identity is kept.
         schema: The frames' column types.
         label: Goes into file names.
-        target_file_size: Size of a full file in bytes.
+        target_file_size: Size of a full file in bytes; None: what the table's properties say.
         buffer_bytes: Size in memory at which rows are written.
     """
 
@@ -42,7 +43,7 @@ class EpochBuffer:
         table: Table,
         schema: pl.Schema,
         label: str,
-        target_file_size: int,
+        target_file_size: int | None,
         buffer_bytes: int,
     ) -> None:
         self._catalogs = catalogs
@@ -118,25 +119,9 @@ class EpochBuffer:
 
     def _write(self, frames: list[pl.DataFrame]) -> list[DataFile]:
         if not self._fresh:
-            self._writer.table = open_for_writing(self._catalogs.load(self._name), self._name)
+            self._writer.table = check_writable(self._catalogs.load(self._name), self._name)
             check_identity(self.table, self._name, self._uuid)
             self._fresh = True
         how = fit(self._schema, self.table.schema(), str(self._name))
         rows = pl.concat(frames, how="vertical")
         return self._writer.write(cast(rows, how, str(self._name)))
-
-
-def open_for_writing(table: Table, name: TableName) -> Table:
-    """The table, if this release can write to it.
-
-    Raises:
-        UserError: It has format version 1 or 3, or does not hold Parquet (``TABLE_FORMAT``).
-    """
-    file_format = table.properties.get("write.format.default", "parquet")
-    if table.metadata.format_version != 2 or file_format != "parquet":  # noqa: PLR2004 - the version that is written
-        raise UserError(
-            f"table {name} has format version {table.metadata.format_version} with {file_format} files",
-            hint="write to a table of format version 2 with Parquet files",
-            code="TABLE_FORMAT",
-        )
-    return table

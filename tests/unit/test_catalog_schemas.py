@@ -190,3 +190,43 @@ def test_binary_values_of_the_wrong_length() -> None:
     with pytest.raises(SchemaError) as caught:
         cast(bad, fit(bad.schema, table, "t"), "t")
     assert caught.value.code == "VALUE_LENGTH"
+
+
+ENTRY = ice.StructType(
+    ice.NestedField(11, "x", ice.LongType(), required=True), ice.NestedField(12, "y", ice.LongType())
+)
+NESTED = Schema(
+    ice.NestedField(1, "s", ENTRY),
+    ice.NestedField(2, "l", ice.ListType(13, ice.LongType(), element_required=True)),
+    ice.NestedField(3, "ls", ice.ListType(14, ice.StructType(*ENTRY.fields), element_required=False)),
+    ice.NestedField(4, "m", ice.MapType(15, ice.StringType(), 16, ice.LongType(), value_required=True)),
+)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "path"),
+    [
+        ("s", {"x": None, "y": 1}, "s.x"),
+        ("l", [1, None], "l.element"),
+        ("ls", [None, {"x": None, "y": 1}], "ls.element.x"),
+        ("m", [{"key": None, "value": 1}], "m.key"),
+        ("m", [{"key": "a", "value": None}], "m.value"),
+    ],
+)
+def test_what_is_required_inside_of_a_column_is_no_null(column: str, value: object, path: str) -> None:
+    kinds = to_polars(NESTED)
+    how = fit(kinds, NESTED, "lake.ns.t")
+    nothing: dict[str, object] = {"s": None, "l": None, "ls": [], "m": []}
+    with pytest.raises(SchemaError, match=f"'{path}'") as caught:
+        cast(pl.DataFrame([nothing, {**nothing, column: value}], schema=kinds), how, "lake.ns.t")
+    assert caught.value.code == "VALUE_NULL"
+    more = {"s": {"x": 1, "y": None}, "l": [], "ls": [None], "m": None}
+    rows = pl.DataFrame([nothing, more], schema=kinds)
+    assert cast(rows, how, "lake.ns.t").equals(rows), "what lies in a null is not there"
+
+
+def test_rows_without_a_required_field_of_a_struct_do_not_fit() -> None:
+    for column, kind in (("s", pl.Struct({"y": pl.Int64()})), ("ls", pl.List(pl.Struct({"y": pl.Int64()})))):
+        with pytest.raises(SchemaError, match=rf"requires column '{column}\.(element\.)?x'") as caught:
+            fit({column: kind}, NESTED, "lake.ns.t")
+        assert caught.value.code == "COLUMN_MISSING"
