@@ -10,6 +10,7 @@ from typing import Final
 
 import polars as pl
 
+from headrace.kernel.columns import listed
 from headrace.kernel.errors import SchemaError, SpecError
 
 COLUMN_NOT_FOUND: Final = "COLUMN_NOT_FOUND"
@@ -18,11 +19,12 @@ EXPRESSION_NOT_ALLOWED: Final = "EXPRESSION_NOT_ALLOWED"
 VALUE_INVALID: Final = "VALUE_INVALID"
 
 _ZONES: Final = re.compile(r"comparison between series .* of dtype: Datetime\(.* of dtype: Datetime\(", re.DOTALL)
-_MISSING: Final = re.compile(r'unable to find column "(?P<name>.*?)"; valid columns', re.DOTALL)
+_MISSING: Final = re.compile(r'(?:unable to find column )?"(?P<name>.*?)"(?:; valid columns| not found$)', re.DOTALL)
 
 
 def column_not_found(name: str, known: Sequence[str], where: str) -> SpecError:
     """A column that is not there, with the names that come close to it."""
+    known = listed(known)
     close = difflib.get_close_matches(name, known, n=3)
     hint = f"did you mean {' or '.join(map(repr, close))}?" if close else "name one of the columns that are there"
     return SpecError(
@@ -30,7 +32,7 @@ def column_not_found(name: str, known: Sequence[str], where: str) -> SpecError:
         detail=f"columns: {', '.join(known)}" if known else "the input has no columns",
         hint=hint,
         code=COLUMN_NOT_FOUND,
-        context={"column": name, "columns": list(known), "close": close},
+        context={"column": name, "columns": known, "close": close},
     )
 
 
@@ -79,7 +81,7 @@ def plan_error(error: pl.exceptions.PolarsError, where: str, known: Sequence[str
         where: What the plan belongs to, e.g. ``step 'delays'``.
         known: The columns of the input.
     """
-    if isinstance(error, pl.exceptions.ColumnNotFoundError) and (found := _MISSING.search(str(error))):
+    if isinstance(error, pl.exceptions.ColumnNotFoundError) and (found := _MISSING.match(summary(error))):
         return column_not_found(found["name"], known, where)
     zones = _ZONES.search(str(error)) is not None
     return SpecError(

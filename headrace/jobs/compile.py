@@ -310,7 +310,7 @@ def _check_keys(job: CompiledJob, schemas: Mapping[Stream, pl.Schema]) -> None:
                     "kafka",
                     "key",
                     message=f"key column {column!r} does not reach sink {sink.id!r}",
-                    hint=suggest(column, schemas[sink.input]) or f"columns: {', '.join(schemas[sink.input])}",
+                    hint=suggest(column, schemas[sink.input]),
                     code="COLUMN_NOT_FOUND",
                 )
 

@@ -10,6 +10,8 @@ from typing import Annotated, Final
 from annotated_types import Len
 from pydantic import BeforeValidator, StringConstraints, WithJsonSchema
 
+from headrace.kernel.columns import listed
+
 JOB_NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
 NODE_NAME_PATTERN: Final = r"^[A-Za-z0-9_][A-Za-z0-9_-]*$"
 TABLE_NAME_PATTERN: Final = r"^[^.\s]+(\.[^.\s]+){2,}$"
@@ -54,7 +56,7 @@ def is_node_name(text: str) -> bool:
 
 def suggest(wrong: str, known: Iterable[str]) -> str:
     """A hint for an unknown name: ``did you mean 'filter'?``, or the known names when nothing is close."""
-    names = sorted(known)
+    names = sorted(listed(known))
     close = difflib.get_close_matches(wrong, names, n=1, cutoff=0.6)
     if close:
         return f"did you mean {close[0]!r}?"

@@ -33,6 +33,7 @@ from headrace.jobs.spec import IcebergSink
 from headrace.kafka.cluster import KafkaCluster
 from headrace.kafka.metadata import KafkaMetadata
 from headrace.kernel.boundary import TopicPartition, places_text
+from headrace.kernel.columns import listed
 from headrace.kernel.errors import NotFoundError
 from headrace.kernel.protocols import Json, ReadRequest
 from headrace.runtime.graph import Graph, StatefulNode, TransformNode
@@ -196,7 +197,7 @@ def _tail(job: CompiledJob, source: HybridSource, request: ReadRequest, at: Hybr
         topics=sorted({at.topic for at in ranges}),
         cluster=wanted.cluster,
         columns=columns_read(source.schema, request),
-        columns_total=len(source.schema),
+        columns_total=len(listed(source.schema)),
         rows_predicate=text(request.predicate),
         partitions=[
             PartitionPlan(

@@ -11,6 +11,7 @@ from headrace.jobs.compile import CompiledJob
 from headrace.jobs.compile_sources import JobSource
 from headrace.jobs.plan import HistoryPlan, SnapshotPlan, SourcePlan, TableTailPlan
 from headrace.jobs.spec_sources import History, TableHistory
+from headrace.kernel.columns import listed
 from headrace.kernel.protocols import Json, ReadRequest
 from hybrid_source.history import HistoryPlan as PlannedHistory
 from hybrid_source.iceberg_increments import is_change, operation
@@ -54,7 +55,7 @@ def _table_tail(source: TableSource, request: ReadRequest, at: TablePosition) ->
         table=source.table,
         since=at.pin["snapshot_id"],
         columns=columns_read(source.schema, request),
-        columns_total=len(source.schema),
+        columns_total=len(listed(source.schema)),
         rows_predicate=text(request.predicate),
         interval_s=source.interval_s,
         on_change=source.on_change,
@@ -77,7 +78,7 @@ def history_plan(
         location="" if wanted is None else wanted.table if isinstance(wanted, TableHistory) else wanted.parquet,
         snapshot=snapshot,
         columns=columns_read(schema, request),
-        columns_total=len(schema),
+        columns_total=len(listed(schema)),
         files_predicate=planned.files_filter,
         rows_predicate=text(planned.predicate),
         residual=[str(condition) for condition in planned.residual],
@@ -92,8 +93,8 @@ def history_plan(
 
 
 def columns_read(schema: pl.Schema, request: ReadRequest) -> Sequence[str]:
-    """The columns that a request wants of a source."""
-    return list(schema if request.columns is None else request.columns)
+    """The columns that a request wants of a source, as people know them."""
+    return listed(schema if request.columns is None else request.columns)
 
 
 def text(predicate: pl.Expr | None) -> str | None:

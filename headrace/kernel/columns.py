@@ -6,6 +6,7 @@ the user's own expressions ask for them.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 import polars as pl
@@ -40,6 +41,15 @@ that pass. Null where no row can be late: in history, and in batches of the tail
 A tombstone is a record with a key and a null value. Sources that are read as changelogs give it as a row with the key's
 columns, all others null, and true here; null stands for false.
 """
+
+INTERNAL: Final = frozenset({ROW_WATERMARK})
+"""Columns that nobody is to name: rows carry them for Headrace alone."""
+
+
+def listed(names: Iterable[str]) -> list[str]:
+    """Names of columns as messages and plans list them: without those that nobody is to name."""
+    return [name for name in names if name not in INTERNAL]
+
 
 WEIGHT_TYPE: Final = pl.Int64()
 """The weight of a changelog's row: +1 inserts it, -1 takes an equal one back. Rows without the column weigh +1.

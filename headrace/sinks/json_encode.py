@@ -28,6 +28,7 @@ from typing import Final
 import polars as pl
 from polars.datatypes import DataTypeClass
 
+from headrace.kernel.columns import listed
 from headrace.kernel.errors import SchemaError
 
 _ISO: Final = "%Y-%m-%dT%H:%M:%S%.f"
@@ -58,7 +59,7 @@ def record_key(schema: pl.Schema, columns: Sequence[str]) -> pl.Expr:
     if missing:
         raise SchemaError(
             f"the key column {missing[0]!r} is not among the sink's columns",
-            detail=f"columns: {', '.join(schema)}",
+            detail=f"columns: {', '.join(listed(schema))}",
             hint="add it to the step before the sink, or remove it from the key",
         )
     if not columns:

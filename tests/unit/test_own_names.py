@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from headrace.jobs.compile import compile_job
 from headrace.jobs.config import load_config
 from headrace.jobs.own_names import OF_JOINS, OF_STEPS, PREFIXES
 from headrace.jobs.parse import parse_job
+from headrace.jobs.planning import plan_job
 from headrace.kernel import columns
 from headrace.kernel.errors import SpecError
 
@@ -77,3 +79,40 @@ def test_the_names_are_those_that_operators_use() -> None:
     used = set(re.findall(r'^_?[A-Z_]+(?:: Final(?:\[str\])?)? = "(_[a-z_:]+)"', text, re.MULTILINE))
     known = OF_STEPS | OF_JOINS | set(PREFIXES) | set(columns.SYSTEM) | MADE_BY_STEPS | OF_RANKINGS
     assert used - known == set()
+
+
+UNKNOWN: list[dict[str, object]] = [
+    {"filter": "nope > 1"},
+    {"filter": "_row_watermrk > 1"},
+    {"select": ["nope"]},
+    {"drop": ["nope"]},
+    {"with_columns": {"x": "nope + 1"}},
+    {"explode": {"columns": ["nope"]}},
+    {"dedup": {"by": ["nope"]}},
+    {"top": {"n": 1, "order_by": ["nope"], "tumbling": "1h"}},
+    {"over": {"by": ["nope"], "compute": {"n": "sum(v)"}}},
+    {"window": {"tumbling": "1h", "by": ["nope"], "aggregate": {"n": "count(*)"}}},
+    {"window": {"tumbling": "1h", "by": ["k"], "aggregate": {"n": "sum(nope)"}}},
+]
+
+
+@pytest.mark.parametrize("step", UNKNOWN, ids=str)
+def test_an_unknown_column_is_named_beside_those_that_may_be(step: dict[str, object], tmp_path: Path) -> None:
+    config = load_config(state_path=tmp_path / "state", cwd=tmp_path)
+    with pytest.raises(
+        SpecError, match=r"names column '(nope|_row_watermrk)', which its input does not have"
+    ) as caught:
+        compile_job(parse_job(job(tmp_path, "w", steps=[step])), config)
+    assert caught.value.code == "COLUMN_NOT_FOUND"
+    assert "columns: at, k, v, w" in caught.value.detail
+    assert columns.ROW_WATERMARK not in str(caught.value)
+
+
+def test_a_plan_lists_the_columns_that_a_job_may_name(tmp_path: Path) -> None:
+    config = load_config(state_path=tmp_path / "state", cwd=tmp_path)
+    windows = [{"window": {"tumbling": "1h", "by": ["k"], "aggregate": {"n": "count(*)"}}}]
+    plan = plan_job(compile_job(parse_job(job(tmp_path, "w", steps=windows)), config))
+    assert plan.sources[0].history is not None
+    assert list(plan.sources[0].history.columns) == ["at", "k"]
+    assert plan.sources[0].history.columns_total == 4
+    assert columns.ROW_WATERMARK not in json.dumps(plan.to_json())
