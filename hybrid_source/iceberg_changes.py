@@ -13,11 +13,12 @@ from collections.abc import Iterator, Sequence
 
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.manifest import ManifestContent, ManifestFile
-from pyiceberg.table import ManifestGroupPlanner, Table
+from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from hybrid_source.iceberg_deletes import DeleteIndex
 from hybrid_source.iceberg_plan import Compactor, PlanReport, opened_manifests
+from hybrid_source.iceberg_planner import Planner
 from hybrid_source.splits import FileChange, HistoryFile
 
 
@@ -91,7 +92,7 @@ class _Manifests:
         self, table: Table, name: str, row_filter: BooleanExpression, event_time: str | None
     ) -> Iterator[HistoryFile]:
         """The live files that may hold wanted rows, with the deletes that apply to them."""
-        planner = ManifestGroupPlanner(table.metadata, table.io, row_filter)
+        planner = Planner(table.metadata, table.io, row_filter)
         data: list[ManifestFile] = list(self.data.values())
         deletes = DeleteIndex(table, name).read(list(self.deletes.values()), row_filter)
         compact = Compactor(table, name, deletes, event_time)

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestEntry, ManifestFile
-from pyiceberg.table import ManifestGroupPlanner, Table
+from pyiceberg.table import Table
 from pyiceberg.table.delete_file_index import DeleteFileIndex
 from pyiceberg.transforms import VoidTransform
 from pyiceberg.typedef import Record
@@ -21,6 +21,7 @@ from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 
 from headrace.kernel.errors import UserError
 from hybrid_source.iceberg_bounds import exact_bounds
+from hybrid_source.iceberg_planner import Planner
 from hybrid_source.splits import DeleteFile
 
 _Scope: TypeAlias = tuple[int, Record] | None
@@ -155,7 +156,7 @@ class DeleteIndex:
         return found
 
 
-class _DeletePlanner(ManifestGroupPlanner):
+class _DeletePlanner(Planner):
     """Reads delete manifests by partition alone.
 
     The metrics of delete files say nothing of the rows that they delete: of those an equality delete gives the key, and

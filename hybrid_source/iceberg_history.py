@@ -29,6 +29,7 @@ from hybrid_source.iceberg_increments import (
     increment,
     plan_increment,
 )
+from hybrid_source.iceberg_native import check_defaults
 from hybrid_source.iceberg_pins import chosen_snapshot, pinned_snapshot, snapshot_gone
 from hybrid_source.iceberg_plan import (
     Compactor,
@@ -67,6 +68,7 @@ def open_iceberg(
         SnapshotGoneError: The pinned snapshot, or one that an increment needs, is no longer in the table.
         IdentityError: The table is not the one that was pinned (dropped and created again).
         DataError: As :func:`hybrid_source.iceberg_increments.increment`.
+        UserError: ``TABLE_UNSUPPORTED``: fields that cannot be read rightly.
     """
     if pin is None:
         chosen = chosen_snapshot(table, name, snapshot_id)
@@ -101,6 +103,7 @@ class IcebergHistory:
         *,
         weights: bool = False,
     ) -> None:
+        check_defaults(table.schema(), name)
         self._table = table
         self._name = name
         self._snapshot = snapshot

@@ -17,12 +17,13 @@ from typing import Any, Final, Literal, TypeAlias
 
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.manifest import ManifestContent, ManifestEntry, ManifestEntryStatus, ManifestFile
-from pyiceberg.table import ManifestGroupPlanner, Table
+from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from catalog.ancestry import Ancestry
 from headrace.kernel.errors import DataError, SnapshotGoneError
 from hybrid_source.iceberg_plan import Compactor, PlanReport, opened_manifests
+from hybrid_source.iceberg_planner import Planner
 from hybrid_source.splits import HistoryFile
 
 OnChange: TypeAlias = Literal["fail", "skip", "changelog"]
@@ -177,7 +178,7 @@ def added_entries(
 
     A merged manifest carries files of earlier snapshots as EXISTING; those belong to the snapshots that added them.
     """
-    planner = ManifestGroupPlanner(table.metadata, table.io, row_filter)
+    planner = Planner(table.metadata, table.io, row_filter)
     own = {manifest.added_snapshot_id for manifest in manifests}
     for entries in opened_manifests(planner, manifests):
         yield [entry for entry in entries if entry.status == ManifestEntryStatus.ADDED and entry.snapshot_id in own]

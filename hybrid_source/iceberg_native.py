@@ -20,6 +20,7 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
+from headrace.kernel.errors import UserError
 from hybrid_source.splits import HistoryFile
 from hybrid_source.storage import from_iceberg
 
@@ -84,6 +85,24 @@ class NativeScan:
         values = builder.finish()
         filled = builder.fill_absent_with_initial_defaults(values, builder.present_indices, self._defaults, len(files))
         return filled, self._defaults, builder.present_masks(builder.present_indices, values, len(files))
+
+
+def check_defaults(schema: Schema, name: str) -> None:
+    """Refuse fields within other columns that have a value for older files: they would read as null there.
+
+    Raises:
+        UserError: ``TABLE_UNSUPPORTED``.
+    """
+    columns = {field.field_id for field in schema.fields}
+    for path in schema.column_names:
+        field = schema.find_field(path)
+        if field.initial_default is not None and field.field_id not in columns:
+            raise UserError(
+                f"table {name} has a field {path} with an initial default, which is read of whole columns only",
+                hint="add the field as a column of its own, or add it without a default",
+                code="TABLE_UNSUPPORTED",
+                context={"table": name, "column": path},
+            )
 
 
 def readable(path: str) -> str:

@@ -12,12 +12,13 @@ from typing import Any, Final
 
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.manifest import FileFormat, ManifestContent, ManifestEntry, ManifestFile
-from pyiceberg.table import ManifestGroupPlanner, Table
+from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import IdentityTransform
 
 from hybrid_source.iceberg_bounds import exact_bounds, lowest_event_time
 from hybrid_source.iceberg_deletes import DeleteIndex, unsupported
+from hybrid_source.iceberg_planner import Planner
 from hybrid_source.splits import HistoryFile
 
 _MANIFESTS_AT_ONCE: Final = 4
@@ -73,7 +74,7 @@ def plan_files(
     """
     if snapshot is None:
         return [], PlanReport(0, 0, 0, 0, 0, 0)
-    planner = ManifestGroupPlanner(table.metadata, table.io, row_filter)
+    planner = Planner(table.metadata, table.io, row_filter)
     manifests = snapshot.manifests(table.io)
     deletes = DeleteIndex(table, name).read([m for m in manifests if m.content == ManifestContent.DELETES], row_filter)
     data = [m for m in manifests if m.content == ManifestContent.DATA]
@@ -91,10 +92,10 @@ def data_entries(table: Table, snapshot: Snapshot | None) -> Iterator[list[Manif
     if snapshot is None:
         return
     manifests = [m for m in snapshot.manifests(table.io) if m.content == ManifestContent.DATA]
-    yield from opened_manifests(ManifestGroupPlanner(table.metadata, table.io), manifests)
+    yield from opened_manifests(Planner(table.metadata, table.io), manifests)
 
 
-def opened_manifests(planner: ManifestGroupPlanner, manifests: Sequence[ManifestFile]) -> Iterator[list[ManifestEntry]]:
+def opened_manifests(planner: Planner, manifests: Sequence[ManifestFile]) -> Iterator[list[ManifestEntry]]:
     """The live entries of each manifest that may hold rows of the planner's filter; a few manifests at a time."""
     for start in range(0, len(manifests), _MANIFESTS_AT_ONCE):
         yield from planner.plan_manifest_entries(manifests[start : start + _MANIFESTS_AT_ONCE])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
 import polars as pl
+import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow.lib import ArrowInvalid
 
@@ -22,6 +24,9 @@ from hybrid_source.splits import NO_EVENT_TIME, HistoryFile, Split, SplitPlan
 from hybrid_source.storage import from_boto3
 
 _FOOTERS_AT_ONCE: Final = 8
+_MOST_DIGITS: Final = 38
+_LIKE_FOOTERS: Final = pl.ScanCastOptions(datetime_cast=["nanosecond-downcast", "millisecond-upcast"])
+"""For timestamps in 96 bits, which some writers note to be of another unit than :func:`_schema` takes them for."""
 _DAY_US: Final = 86_400_000_000
 _PER_US: Final = {"milliseconds": (1000, 1), "microseconds": (1, 1), "nanoseconds": (1, 1000)}
 
@@ -136,6 +141,7 @@ class ParquetHistory:
             hive_partitioning=False,
             schema=self._stored,
             missing_columns="insert",
+            cast_options=_LIKE_FOOTERS,
             storage_options=self._storage or None,
         )
         return rows if split.rows is None else rows.slice(*split.rows)
@@ -147,7 +153,8 @@ class ParquetHistory:
 def _footer(store: ParquetStore, file: ListedFile) -> _Footer:
     try:
         with store.system.open_input_file(store.inner(file.path)) as stream:
-            meta = pq.read_metadata(stream)
+            opened = pq.ParquetFile(stream, coerce_int96_timestamp_unit="us")
+            meta, fields = opened.metadata, opened.schema_arrow
     except ArrowInvalid as error:
         raise UserError(
             f"{file.path} is no Parquet file",
@@ -158,7 +165,7 @@ def _footer(store: ParquetStore, file: ListedFile) -> _Footer:
     groups = [meta.row_group(index) for index in range(meta.num_row_groups)]
     return _Footer(
         file,
-        pl.Schema(meta.schema.to_arrow_schema()),
+        _schema(file.path, fields),
         tuple(group.num_rows for group in groups),
         {
             meta.schema.column(index).name: _smallest(groups, index, scale)
@@ -171,6 +178,29 @@ def _footer(store: ParquetStore, file: ListedFile) -> _Footer:
             if _is_number(meta.schema.column(index)) and (bound := _bounds(groups, index)) is not None
         },
     )
+
+
+def _schema(path: str, fields: pa.Schema) -> pl.Schema:
+    """The columns of a file; timestamps in 96 bits are taken as microseconds, as Spark and Iceberg do.
+
+    As nanoseconds, which they are made of, they would end in the year 2262.
+    """
+    twice = [name for name, times in Counter(fields.names).items() if times > 1]
+    if twice:
+        raise SchemaError(
+            f"{path} has several columns {twice[0]!r}",
+            hint="rewrite the file with one column of each name, or name a pattern that leaves it out",
+            context={"column": twice[0], "file": path},
+        )
+    for field in fields:
+        if pa.types.is_decimal(field.type) and field.type.precision > _MOST_DIGITS:
+            raise SchemaError(
+                f"column {field.name!r} of {path} has decimals of {field.type.precision} digits",
+                detail=f"no more than {_MOST_DIGITS} can be read",
+                hint="rewrite the file with a narrower type",
+                context={"column": field.name, "file": path},
+            )
+    return pl.Schema(fields)
 
 
 def _is_number(leaf: Any) -> bool:

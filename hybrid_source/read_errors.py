@@ -8,10 +8,11 @@ from typing import Final
 
 import polars as pl
 
-from headrace.kernel.errors import AccessDeniedError, DataError, SnapshotGoneError, UnavailableError
+from headrace.kernel.errors import AccessDeniedError, DataError, SnapshotGoneError, UnavailableError, UserError
 from operators.errors import is_damage
 
 _SHOWN: Final = 3
+_FIELD_ID: Final = "PARQUET:field_id"
 
 
 @contextmanager
@@ -43,6 +44,16 @@ def reading(what: str, files: Sequence[str] = ()) -> Iterator[None]:
     except OSError as error:
         raise UnavailableError(
             f"cannot read the {what}", detail=str(error), hint="check that the storage can be reached from here"
+        ) from error
+    except pl.exceptions.SchemaFieldNotFoundError as error:
+        if _FIELD_ID not in str(error):
+            raise
+        raise UserError(
+            f"a file of the {what} has columns without field ids, and its table says nothing of their names",
+            detail=f"{str(error).splitlines()[0]}; read were {_named(files)}",
+            hint="set the table's property schema.name-mapping.default, or rewrite its files",
+            code="TABLE_UNSUPPORTED",
+            context={"files": list(files)},
         ) from error
     except pl.exceptions.ComputeError as error:
         if not is_damage(error):

@@ -87,6 +87,12 @@ def append_arrow(table: Table, rows: pa.Table) -> None:
         snapshot.append_data_file(_data_file(table, rows, Record()))
 
 
+def append_in_partition(table: Table, rows: pa.Table, *values: Any) -> None:
+    """Append rows as they are, under a partition that the writer says is theirs."""
+    with table.transaction() as transaction, transaction.update_snapshot().fast_append() as snapshot:
+        snapshot.append_data_file(_data_file(table, rows, Record(*values)))
+
+
 def append_files(table: Table, *frames: pl.DataFrame, facts: dict[str, str] | None = None) -> None:
     """Append to an unpartitioned table: one snapshot, with ``facts`` in its summary; a data file of each frame."""
     with table.transaction() as transaction, transaction.update_snapshot(facts or {}).fast_append() as snapshot:

@@ -8,6 +8,8 @@ import os
 from pathlib import Path
 
 import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from headrace.kernel import columns as system
@@ -175,3 +177,38 @@ def test_event_time_bounds_of_odd_units_years_and_nulls(tmp_path: Path) -> None:
         plan = open_parquet(str(tmp_path / f"{name}.parquet")).plan(HistoryQuery(event_time="at"))
         low = expected[name]
         assert plan.watermark() == (low if low in {None, END_OF_HISTORY} else low - 1), name
+
+
+@pytest.mark.parametrize("noted", [True, False], ids=["unit-noted", "as-spark-writes"])
+def test_timestamps_in_96_bits_keep_every_year(tmp_path: Path, *, noted: bool) -> None:
+    times = [dt.datetime.fromisoformat(text) for text in ("0001-01-01", "1969-12-31T23:59:59.999999", "9999-12-31")]
+    path = tmp_path / "a.parquet"
+    nested = pa.array([{"t": [at]} for at in times], pa.struct([("t", pa.list_(pa.timestamp("us")))]))
+    written = pa.table({"at": pa.array(times, pa.timestamp("us")), "nested": nested})
+    pq.write_table(written, path, use_deprecated_int96_timestamps=True, store_schema=noted)
+    history = open_parquet(str(path))
+    assert history.schema["at"] == pl.Datetime("us")
+    plan = history.plan(HistoryQuery(event_time="at"))
+    assert plan.watermark() is None  # 96 bits have no statistics
+    found = collect(plan)
+    assert found["at"].to_list() == times
+    assert found["nested"].to_list() == [{"t": [at]} for at in times]
+    late = collect(history.plan(HistoryQuery(predicate=pl.col("at") > NEW_YEAR.replace(tzinfo=None))))
+    assert late["at"].to_list() == times[2:]
+
+
+def test_digits_beyond_microseconds_are_cut_off_timestamps_in_96_bits(tmp_path: Path) -> None:
+    written = pa.table({"at": pa.array([-1, 1_001], pa.timestamp("ns"))})
+    pq.write_table(written, tmp_path / "a.parquet", use_deprecated_int96_timestamps=True)
+    found = collect(open_parquet(str(tmp_path)).plan(HistoryQuery()))
+    assert found["at"].to_physical().to_list() == [-1, 1]
+
+
+def test_columns_that_cannot_be_told_apart_or_held_are_refused_by_name(tmp_path: Path) -> None:
+    twice, wide = tmp_path / "twice.parquet", tmp_path / "wide.parquet"
+    pq.write_table(pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"]), twice)
+    with pytest.raises(SchemaError, match=r"twice\.parquet has several columns 'a'"):
+        open_parquet(str(twice))
+    pq.write_table(pa.table({"d": pa.array([1], pa.int64()).cast(pa.decimal256(60, 2))}), wide)
+    with pytest.raises(SchemaError, match=r"column 'd' of .*wide\.parquet has decimals of 60 digits"):
+        open_parquet(str(wide))
