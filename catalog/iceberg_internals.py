@@ -5,25 +5,13 @@ Written for pyiceberg 0.12 and Polars 2.1 (pinned in pyproject.toml).
 
 from __future__ import annotations
 
-import io as std_io
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
-import pyarrow as pa
-from pyiceberg.io.pyarrow import (
-    MetricModeTypes,
-    StatisticsCollector,
-    compute_statistics_plan,
-    data_file_statistics_from_parquet_metadata,
-    parquet_path_to_id_mapping,
-    schema_to_pyarrow,
-)
 from pyiceberg.manifest import (
     DataFile,
-    DataFileContent,
-    FileFormat,
     ManifestContent,
     ManifestEntry,
     ManifestEntryStatus,
@@ -45,13 +33,11 @@ from pyiceberg.table.update import (
     update_table_metadata,
 )
 from pyiceberg.table.update.snapshot import _MergeAppendFiles
-from pyiceberg.typedef import EMPTY_DICT, Record
-from pyiceberg.types import DoubleType, FloatType
+from pyiceberg.typedef import EMPTY_DICT
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
     from pyiceberg.partitioning import PartitionSpec
-    from pyiceberg.schema import Schema
     from pyiceberg.table import Table
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.refs import SnapshotRefType
@@ -237,92 +223,6 @@ def read_staged_manifest(file_io: FileIO, location: str, length: int, spec_id: i
         added_snapshot_id=0,
     )
     return [entry.data_file for entry in manifest.fetch_manifest_entry(file_io)]
-
-
-def write_parquet(
-    frame: pl.DataFrame, table: Table, location: str, spec_id: int, partition: Record, compression: str
-) -> DataFile:
-    """Write one Parquet file with the table's field ids, and describe it with its statistics.
-
-    Polars writes it: faster than pyiceberg's own writer, which moreover (0.12) turns a null list of structs into an
-    empty one.
-
-    Args:
-        frame: Rows with exactly the table's columns and types.
-        table: Where they belong; its current schema gives field ids.
-        location: The file's full name.
-        spec_id: The partition spec that ``partition`` follows.
-        partition: The partition's values.
-        compression: A Parquet compression codec as Polars names it.
-    """
-    import pyarrow.parquet as pq
-
-    schema = table.schema()
-    buffer = std_io.BytesIO()
-    frame.write_parquet(
-        buffer,
-        compression=compression,  # type: ignore[arg-type] # a table property; Polars refuses unknown ones
-        arrow_schema=_file_schema(schema),
-    )
-    content = buffer.getvalue()
-    plan = compute_statistics_plan(schema, table.properties)
-    with table.io.new_output(location).create(overwrite=True) as stream:
-        stream.write(content)
-    buffer.seek(0)
-    statistics = data_file_statistics_from_parquet_metadata(
-        pq.read_metadata(buffer),
-        plan,
-        parquet_path_to_id_mapping(schema),
-    )
-    data_file = DataFile.from_args(
-        content=DataFileContent.DATA,
-        file_path=location,
-        file_format=FileFormat.PARQUET,
-        partition=partition,
-        file_size_in_bytes=len(content),
-        sort_order_id=None,
-        equality_ids=None,
-        key_metadata=None,
-        **{**statistics.to_serialized_dict(), "nan_value_counts": _nan_counts(frame, schema, plan)},
-    )
-    data_file.spec_id = spec_id
-    return data_file
-
-
-def _file_schema(schema: Schema) -> pa.Schema:
-    """The table's schema with its field ids; fields of structs are optional in files.
-
-    A required field of a struct that is itself null holds no value, which Polars does not tell from a null in it.
-    :func:`catalog.fitting.cast` has looked for those.
-    """
-    arrow = schema_to_pyarrow(schema, include_field_ids=True)
-    return pa.schema([field.with_type(_optional_fields(field.type)) for field in arrow], arrow.metadata)
-
-
-def _optional_fields(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_optional_fields(field.type)).with_nullable(True) for field in kind])
-    if pa.types.is_map(kind):
-        key, item = (field.with_type(_optional_fields(field.type)) for field in (kind.key_field, kind.item_field))
-        return pa.map_(key, item)
-    if pa.types.is_large_list(kind):
-        return pa.large_list(kind.value_field.with_type(_optional_fields(kind.value_type)))
-    if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_optional_fields(kind.value_type)))
-    return kind
-
-
-def _nan_counts(frame: pl.DataFrame, schema: Schema, plan: Mapping[int, StatisticsCollector]) -> dict[int, int]:
-    """How many values of each float column are NaN: they are in no bounds, and others would think of none."""
-    counted = {
-        str(field.field_id): pl.col(field.name).is_nan().sum()
-        for field in schema.fields
-        if isinstance(field.field_type, FloatType | DoubleType)
-        and plan[field.field_id].mode.type is not MetricModeTypes.NONE
-    }
-    return (
-        {int(field_id): number for field_id, number in frame.select(**counted).to_dicts()[0].items()} if counted else {}
-    )
 
 
 def bucket_hash(value: pl.Expr) -> pl.Expr:

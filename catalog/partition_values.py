@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import decimal
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -42,6 +43,12 @@ _PHYSICAL: Final[Mapping[object, pl.DataType]] = {
     ice.DateType: pl.Int32(),
     ice.TimeType: pl.Int64(),
 }
+_NAMED: Final[Mapping[type[ice.IcebergType], pl.DataType]] = {
+    ice.DateType: pl.Date(),
+    ice.TimestampType: pl.Datetime("us"),
+    ice.TimestamptzType: pl.Datetime("us"),
+}
+_NAMED_TIMES: Final = (dt.datetime(1, 1, 1), dt.datetime(9999, 12, 31, 23, 59, 59, 999_999))  # noqa: DTZ001 - UTC
 _RESULT: Final[Mapping[object, pl.DataType]] = {ice.IntegerType: pl.Int32(), ice.LongType: pl.Int64()}
 
 
@@ -69,6 +76,8 @@ def split_by_partition(frame: pl.DataFrame, table: Table) -> Iterator[tuple[Part
     if spec.is_unpartitioned():
         yield None, frame
         return
+    for field in spec.fields:
+        _check_times(frame, field, schema)
     names = [f"{_KEY}{position}" for position, _ in enumerate(spec.fields)]
     keyed = frame.with_columns(
         _partition_value(frame, field, schema).alias(name) for field, name in zip(spec.fields, names, strict=True)
@@ -78,11 +87,31 @@ def split_by_partition(frame: pl.DataFrame, table: Table) -> Iterator[tuple[Part
         yield _Key(pairs, spec, schema), rows
 
 
+def _check_times(frame: pl.DataFrame, field: PartitionField, schema: Schema) -> None:
+    """Refuse times whose partition neither pyiceberg nor, for some of them, Polars can name.
+
+    Raises:
+        SchemaError: ``PARTITION_VALUE``.
+    """
+    kind = type(schema.find_field(field.source_id).field_type)
+    if kind not in _NAMED or isinstance(field.transform, VoidTransform | BucketTransform):
+        return
+    first, last = (pl.lit(time, pl.Datetime("us")).cast(_NAMED[kind]).to_physical() for time in _NAMED_TIMES)
+    at = _source(schema, field).to_physical()
+    if beyond := frame.select(at.filter(~at.is_between(first, last)).head(1)).to_series().to_list():
+        unit = "days" if kind is ice.DateType else "µs"
+        raise SchemaError(
+            f"a time has no partition: {field.transform} of {schema.find_column_name(field.source_id)!r} is before the "
+            "year 1 or after the year 9999",
+            detail=f"partition field {field.name!r}; the value is {beyond[0]} {unit} from 1970-01-01; seconds, "
+            "milliseconds and microseconds may have been mixed up",
+            hint="filter the row out before the sink, or partition the table otherwise",
+            code="PARTITION_VALUE",
+        )
+
+
 def _partition_value(frame: pl.DataFrame, field: PartitionField, schema: Schema) -> pl.Expr:
-    column, *steps = _path(schema.as_struct(), field.source_id)
-    value = pl.col(column)
-    for step in steps:
-        value = value.struct.field(step)
+    value = _source(schema, field)
     transform, kind = field.transform, schema.find_field(field.source_id).field_type
     match transform:
         case IdentityTransform():
@@ -96,6 +125,15 @@ def _partition_value(frame: pl.DataFrame, field: PartitionField, schema: Schema)
             return ((bucket_hash(hashed) & 0x7FFFFFFF) % transform.num_buckets).cast(pl.Int32)
         case _:
             return _by_distinct_value(frame.select(value).to_series(), field, kind, value)
+
+
+def _source(schema: Schema, field: PartitionField) -> pl.Expr:
+    """What a partition field is computed of."""
+    column, *steps = _path(schema.as_struct(), field.source_id)
+    value = pl.col(column)
+    for step in steps:
+        value = value.struct.field(step)
+    return value
 
 
 def _path(kind: ice.IcebergType, field_id: int) -> list[str]:

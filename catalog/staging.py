@@ -13,7 +13,8 @@ import polars as pl
 from pyiceberg.typedef import Record
 
 from catalog.errors import mapping
-from catalog.iceberg_internals import read_staged_manifest, write_parquet, write_staged_manifest
+from catalog.iceberg_internals import read_staged_manifest, write_staged_manifest
+from catalog.parquet_files import write_parquet
 from catalog.partition_values import split_by_partition
 from catalog.write_properties import compression, target_file_size
 from headrace.kernel.errors import HeadraceError

@@ -156,11 +156,7 @@ class SlicedInstance:
     def _finished(self, windows: pl.DataFrame) -> pl.DataFrame:
         with computing(self._layout.where):
             finished = self._layout.finish(windows.lazy()).collect()
-        by = [
-            name
-            for name in self._layout.sorted_by
-            if name not in _WINDOW or finished[name].min() != finished[name].max()
-        ]
+        by = [name for name in self._layout.sorted_by if name not in _WINDOW or not _is_constant(finished[name])]
         # Polars sorts numbers best alone, and texts beside another column.
         if len(by) == 1 and not finished.schema[by[0]].is_numeric():
             by = [WINDOW_START, *by]
@@ -281,3 +277,9 @@ def merging(by: Sequence[str], schema: pl.Schema) -> Merge:
     keys = [*by, WINDOW_START, *([OPENS] if OPENS in schema else [])]
     reduced = partials.reductions([name for name in schema if name not in keys])
     return lambda rows: rows.group_by(keys).agg(reduced).select(pl.col(schema.names()))
+
+
+def _is_constant(times: pl.Series) -> bool:
+    """Whether all of them are one; compared as numbers, for Python has no times after the year 9999."""
+    marks = times.to_physical()
+    return bool(marks.min() == marks.max())

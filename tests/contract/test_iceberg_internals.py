@@ -235,6 +235,45 @@ def test_pru_01_a_value_whose_truncation_is_no_value_of_its_type_is_refused_by_n
     assert table.scan().to_arrow()["v"].to_pylist() == [higher]
 
 
+BEYOND = {"year 50000": 1_515_680_404_560_000_000, "year -231": -69_425_294_400_000_000, "last": 2**63 - 1}
+TIMES = Schema(
+    ice.NestedField(1, "t", ice.TimestamptzType()),
+    ice.NestedField(2, "ts", ice.TimestampType()),
+    ice.NestedField(3, "d", ice.DateType()),
+)
+
+
+@pytest.mark.parametrize("us", BEYOND.values(), ids=BEYOND)
+def test_times_that_python_does_not_know_are_written_with_their_bounds(catalogs: Catalogs, us: int) -> None:
+    table, kinds = create(catalogs, TIMES), fit({}, TIMES, "t").target
+    at = pl.Series([us, 0, None], dtype=pl.Int64)
+    rows = pl.DataFrame(
+        {name: (at // 86_400_000_000 if name == "d" else at).cast(kind) for name, kind in kinds.items()}
+    )
+    append(table, rows)
+    (task,) = table.refresh().scan().plan_files()
+    assert pl.read_parquet(task.file.file_path).equals(rows)
+    low, high = sorted([us, 0])
+    for field_id, shape, unit in ((1, "<q", 1), (2, "<q", 1), (3, "<i", 86_400_000_000)):
+        assert task.file.lower_bounds[field_id] == struct.pack(shape, low // unit)
+        assert task.file.upper_bounds[field_id] == struct.pack(shape, high // unit)
+
+
+@pytest.mark.parametrize("us", BEYOND.values(), ids=BEYOND)
+@pytest.mark.parametrize("transform", [IdentityTransform(), YearTransform(), MonthTransform(), DayTransform()], ids=str)
+@pytest.mark.parametrize("column", [1, 2, 3])
+def test_times_that_nobody_can_name_have_no_partition(
+    catalogs: Catalogs, transform: Transform, column: int, us: int
+) -> None:
+    table = create(catalogs, TIMES, PartitionSpec(PartitionField(column, 1000, transform, "p")))
+    kinds = fit({}, TIMES, "t").target
+    value = us // 86_400_000_000 if column == 3 else us
+    name = TIMES.find_field(column).name
+    with pytest.raises(SchemaError, match=f"'{name}' is before the year 1 or after") as caught:
+        append(table, pl.DataFrame({name: pl.Series([0, value], dtype=pl.Int64).cast(kinds[name])}))
+    assert caught.value.code == "PARTITION_VALUE"
+
+
 DOUBLES = [0.1, -0.1, 5e-324, 1.7976931348623157e308, 429496729622.314, 2.0**53 + 2]
 
 

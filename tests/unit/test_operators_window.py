@@ -308,6 +308,17 @@ def test_a_sum_beyond_64_bits_is_an_error_and_not_a_wrapped_number() -> None:
         instance.drain()
 
 
+@pytest.mark.parametrize("far", [1_515_680_404_560, -69_425_294_400], ids=["year 50000", "year -231"])
+@pytest.mark.parametrize("zone", [None, "Europe/Paris"])
+def test_times_that_python_does_not_know_have_windows(far: int, zone: str | None) -> None:
+    operator = window(size_us=86_400 * SECOND, time_zone=zone) if zone else window()
+    out = run(operator, rows([far, 0]), rows([5]))
+    assert sorted(out["n"].to_list()) == [1, 2]
+    assert (out["window_start"] <= out["window_end"]).all()
+    held = out.with_columns(pl.col("window_start", "window_end").to_physical())
+    assert held.filter(pl.col("window_start") <= far * SECOND, pl.col("window_end") > far * SECOND).height == 1
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
