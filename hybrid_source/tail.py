@@ -155,11 +155,9 @@ class KafkaTail:
         Of a time: each partition's first record at or after it; one without such a record ends where it ends now.
         """
         partitions = places(self.topics.find(self._metadata))
-        latest = self._metadata.latest(partitions)
-        if not isinstance(until, datetime):
-            return latest
-        found = self._metadata.at_time(partitions, until_ms(until))
-        return {at: latest[at] if offset is None else offset for at, offset in found.items()}
+        if isinstance(until, datetime):
+            return self._metadata.at_time(partitions, until_ms(until))
+        return self._metadata.latest(partitions)
 
     def open(
         self,

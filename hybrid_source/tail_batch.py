@@ -13,16 +13,22 @@ from headrace.kernel import columns as system
 from headrace.kernel.boundary import TopicPartition
 from hybrid_source.decode import Decoded
 
+_NO_TIMESTAMP: Final = -1
+"""What Kafka's protocol has for it."""
+_LAST_MS: Final = (2**63 - 1) // 1000
+"""Producers that take microseconds or nanoseconds for milliseconds write times beyond any calendar."""
+
 PICK: Final[dict[str, Callable[[Sequence[Message]], list[Any]]]] = {
     system.TOPIC: lambda messages: list(map(Message.topic, messages)),
     system.PARTITION: lambda messages: list(map(Message.partition, messages)),
     system.OFFSET: lambda messages: list(map(Message.offset, messages)),
     system.KEY: lambda messages: list(map(Message.key, messages)),
     system.TIMESTAMP: lambda messages: [
-        None if kind == TIMESTAMP_NOT_AVAILABLE else at * 1000 for kind, at in map(Message.timestamp, messages)
+        None if kind == TIMESTAMP_NOT_AVAILABLE or at == _NO_TIMESTAMP or at > _LAST_MS else at * 1000
+        for kind, at in map(Message.timestamp, messages)
     ],
 }
-"""How a metadata column is read from messages; timestamps in microseconds."""
+"""How a metadata column is read from messages; timestamps in microseconds, null where there is none that fits them."""
 
 
 @dataclass(frozen=True, slots=True)

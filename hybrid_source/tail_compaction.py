@@ -77,10 +77,8 @@ class Compaction:
             young = self.metadata.at_time(nexts, oldest)
             ends = self.metadata.latest(nexts)
             for at, offset in nexts.items():
-                first = young[at]
-                needed = ends[at] if first is None else first
-                if offset < needed:
-                    raise _gone(at, offset, needed, ends[at], retention_ms)
+                if offset < young[at]:
+                    raise _gone(at, offset, young[at], ends[at], retention_ms)
 
     def _compacted(self, topics: Collection[str]) -> list[str]:
         settings = self._settings(topics)

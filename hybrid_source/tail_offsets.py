@@ -64,12 +64,10 @@ class LogOffsets:
         earliest = self.metadata.earliest(partitions)
         if start == EARLIEST:
             return starting_at(earliest)
-        latest = self.metadata.latest(partitions)
         if start == LATEST:
-            return starting_at(latest)
+            return starting_at(self.metadata.latest(partitions))
         if isinstance(start, AtTime):
-            found = self.metadata.at_time(partitions, start.timestamp_ms)
-            return starting_at({at: latest[at] if offset is None else offset for at, offset in found.items()})
+            return starting_at(self.metadata.at_time(partitions, start.timestamp_ms))
         if isinstance(start, AtOffsets):
             return self.checked(starting_at({**earliest, **start.offsets}), partitions)
         raise ValueError(f"no start mode: {start!r}")

@@ -140,10 +140,16 @@ class KafkaMetadata:
         earliest, latest = self.earliest(wanted), self.latest(wanted)
         return {at: OffsetRange(earliest[at], latest[at]) for at in wanted}
 
-    def at_time(self, partitions: Iterable[TopicPartition], timestamp_ms: int) -> dict[TopicPartition, int | None]:
-        """First offset by partition whose record timestamp is at or after ``timestamp_ms``; None: no such record."""
-        found = self._offsets(partitions, OffsetSpec.for_timestamp(timestamp_ms))
-        return {at: None if offset < 0 else offset for at, offset in found.items()}
+    def at_time(self, partitions: Iterable[TopicPartition], timestamp_ms: int) -> dict[TopicPartition, int]:
+        """First offset by partition whose record timestamp is at or after ``timestamp_ms``, or the end without one.
+
+        The end is the one from before the search: a record that comes meanwhile is never skipped.
+        """
+        wanted = tuple(partitions)
+        ends = self.latest(wanted)
+        # Records have no negative timestamps, and to the broker those mean other things (-1: the end).
+        found = self._offsets(wanted, OffsetSpec.for_timestamp(max(timestamp_ms, 0)))
+        return {at: ends[at] if offset < 0 else offset for at, offset in found.items()}
 
     def settings(self, topics: Collection[str], names: Collection[str]) -> dict[str, dict[str, str]]:
         """Settings of topics in force (``retention.ms`` ...), by topic and name; those that the broker knows."""

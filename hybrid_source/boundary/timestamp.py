@@ -74,7 +74,7 @@ class TimeBoundary:
         nexts: dict[int, int] = {}
         for place in places:
             partition, at, log = place.partition, found[place], held[place]
-            if log.earliest > 0 and (log.latest if at is None else at) <= log.earliest:
+            if log.earliest > 0 and at <= log.earliest:
                 raise GapError(
                     f"topic {topic!r} partition {partition}: records since {_text(begin)} may be gone",
                     detail=f"its log begins at offset {log.earliest}, and no record that is left is older; available "
@@ -88,7 +88,7 @@ class TimeBoundary:
                         "available": [log.earliest, log.latest],
                     },
                 )
-            nexts[partition] = log.latest if at is None else at
+            nexts[partition] = at
         return nexts
 
 

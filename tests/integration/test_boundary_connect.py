@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import LongType, NestedField
 
-from headrace.kafka import KafkaCluster
+from headrace.kafka import KafkaCluster, KafkaMetadata
 from headrace.kernel.errors import BoundaryError, GapError
 from hybrid_source.boundary import BoundaryContext, ConnectReplay, TimeBoundary, Trial, auto_rules, try_rules
 from hybrid_source.iceberg_history import open_iceberg
@@ -169,6 +169,33 @@ def test_a_time_with_an_overlap_is_at_least_once(kafka: KafkaHelper, table: Tabl
     kafka.delete_records(topic, {0: -1})
     error = at(kafka, table, topic, START + timedelta(days=1)).error
     assert isinstance(error, GapError), "an empty log does not say how old the last record was"
+
+
+def test_hyb_03_a_record_that_comes_while_the_time_is_looked_up_is_not_skipped(
+    kafka: KafkaHelper, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, real = kafka.topic(config=KEPT), KafkaMetadata._offsets
+    stamp = int(START.timestamp() * 1000)
+    kafka.produce(topic, [b"{}"], timestamp_ms=stamp)
+    commit(table, "c", {})
+
+    def busy(self: KafkaMetadata, *args: Any, **options: Any) -> Any:
+        found = real(self, *args, **options)
+        kafka.produce(topic, [b"{}"], timestamp_ms=stamp + 2000)
+        return found
+
+    monkeypatch.setattr(KafkaMetadata, "_offsets", busy)
+    assert nexts(at(kafka, table, topic, START + timedelta(seconds=1), overlap=0), topic) == {0: 1}
+
+
+def test_hyb_03_a_time_at_the_beginning_less_an_overlap_reads_the_topic_from_there(
+    kafka: KafkaHelper, table: Table
+) -> None:
+    topic = kafka.topic(config=KEPT)
+    kafka.produce(topic, [b"{}"] * 3, timestamp_ms=1)
+    commit(table, "c", {})
+    for overlap in (0, 10):
+        assert nexts(at(kafka, table, topic, datetime.fromtimestamp(0, UTC), overlap), topic) == {0: 0}
 
 
 def test_a_recorded_time_that_is_not_there(kafka: KafkaHelper, table: Table) -> None:

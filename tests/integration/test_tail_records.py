@@ -8,8 +8,10 @@ import polars as pl
 import pytest
 
 from headrace.kernel import columns as system
+from headrace.kernel.boundary import TopicPartition
 from headrace.kernel.errors import NotFoundError
 from headrace.kernel.protocols import ReadRequest
+from hybrid_source.tail_offsets import starting_at
 from tests.kafka import KafkaHelper
 from tests.tail import (
     CAUGHT_UP,
@@ -109,3 +111,52 @@ def test_many_rows_over_many_batches(kafka: KafkaHelper) -> None:
     for partition in range(3):
         own = read.rows.filter(pl.col(system.PARTITION) == partition)
         assert own[system.OFFSET].to_list() == list(range(20_000))
+
+
+OPEN_TIMES = {
+    **KEPT,
+    "message.timestamp.before.max.ms": str(2**63 - 1),
+    "message.timestamp.after.max.ms": str(2**63 - 1),
+}
+"""For a topic that takes any timestamp, as all did before Kafka 3.6."""
+
+
+def test_timestamps_that_are_none_or_beyond_microseconds_are_null_and_stop_nothing(kafka: KafkaHelper) -> None:
+    topic = kafka.topic(config=OPEN_TIMES)
+    largest = (2**63 - 1) // 1000
+    for stamp in (-1, 1_700_000_000_000_000, 1_700_000_000_000_000_000, 2**63 - 1, largest):
+        kafka.produce(topic, [b'{"v":1}', b"bad"], timestamp_ms=stamp)
+    read = read_bounded(tail_of(kafka, topic), request=replace(CAUGHT_UP, columns=["v", system.TIMESTAMP]))
+    expected = [None, 1_700_000_000_000_000_000, None, None, largest * 1000]
+    assert read.rows[system.TIMESTAMP].to_physical().to_list() == expected
+    assert read.errors["timestamp"].to_physical().to_list() == expected
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_a_position_within_a_compressed_batch_begins_there(kafka: KafkaHelper, codec: str) -> None:
+    topic = kafka.topic()
+    kafka.produce(topic, values(*range(50)), compression_type=codec, linger_ms=100)
+    start = starting_at({TopicPartition(topic, 0): 23}).to_json()
+    assert read_bounded(tail_of(kafka, topic), start).column() == list(range(23, 50))
+
+
+def test_kaf_01_a_position_within_a_transaction_gives_what_it_committed_from_there(kafka: KafkaHelper) -> None:
+    topic = kafka.topic()
+    with kafka.transaction() as aborted:
+        aborted.produce(topic, values(*range(5)))
+    with kafka.transaction() as committed:
+        committed.produce(topic, values(*range(10, 15)))
+        committed.commit()
+    kafka.settle(topic, 12)
+    for first, expected in ((2, [10, 11, 12, 13, 14]), (5, [10, 11, 12, 13, 14]), (8, [12, 13, 14]), (11, [])):
+        start = starting_at({TopicPartition(topic, 0): first}).to_json()
+        read = read_bounded(tail_of(kafka, topic), start)
+        assert [value for batch in read.batches for value in batch.rows["v"]] == expected
+
+
+def test_kaf_04_a_record_larger_than_any_fetch_is_read(kafka: KafkaHelper) -> None:
+    topic = kafka.topic(config={"max.message.bytes": "8000000"})
+    kafka.produce(
+        topic, [*values(0), b'{"v":1,"s":"' + b"x" * 5_000_000 + b'"}', *values(2)], message_max_bytes=8_000_000
+    )
+    assert read_bounded(tail_of(kafka, topic)).column() == [0, 1, 2]

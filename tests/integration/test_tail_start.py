@@ -55,6 +55,14 @@ def test_start_modes(kafka: KafkaHelper) -> None:
         starts(AtOffsets({TopicPartition(topic, 5): 0}))
 
 
+@pytest.mark.parametrize("before_1970_ms", [-1, -2, -3, -300_000])
+def test_a_time_before_1970_begins_at_the_first_record_not_at_the_end(kafka: KafkaHelper, before_1970_ms: int) -> None:
+    topic = kafka.topic(config=KEPT)
+    kafka.produce(topic, values(1, 2), timestamp_ms=1)
+    tail = tail_of(kafka, topic, start_at=AtTime(before_1970_ms))
+    assert list(tail.offsets(tail.start(None)).values()) == [0]
+
+
 def test_kaf_07_a_groups_offsets_never_decide(own_broker: OwnBroker) -> None:
     """Neither one below the position nor one above it, at the start or behind a broker's end."""
     kafka = own_broker.kafka
