@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
+import struct
+from collections.abc import Callable
+from typing import Final, TypeVar
 
 from pyiceberg.expressions import (
     And,
@@ -13,9 +15,11 @@ from pyiceberg.expressions import (
     SetPredicate,
     UnboundPredicate,
 )
+from pyiceberg.manifest import DataFile, ManifestFile
 from pyiceberg.table import ManifestGroupPlanner
 from pyiceberg.transforms import DayTransform, HourTransform, MonthTransform, YearTransform
 
+_T = TypeVar("_T")
 _TIMES: Final = (YearTransform, MonthTransform, DayTransform, HourTransform)
 
 
@@ -31,6 +35,24 @@ class Planner(ManifestGroupPlanner):
         fields = self.table_metadata.specs()[spec_id].fields
         times = {field.name for field in fields if isinstance(field.transform, _TIMES)}
         return _widened(super()._build_partition_projection(spec_id), times)
+
+    def _build_metrics_evaluator(self) -> Callable[[DataFile], bool]:
+        return _if_readable(super()._build_metrics_evaluator())
+
+    def _build_manifest_evaluator(self, spec_id: int) -> Callable[[ManifestFile], bool]:
+        return _if_readable(super()._build_manifest_evaluator(spec_id))
+
+
+def _if_readable(may_hold: Callable[[_T], bool]) -> Callable[[_T], bool]:
+    """Keep what has bounds of a type that the column had earlier and pyiceberg does not promote (date to timestamp)."""
+
+    def evaluate(of: _T) -> bool:
+        try:
+            return may_hold(of)
+        except struct.error:
+            return True
+
+    return evaluate
 
 
 def _widened(projection: BooleanExpression, times: set[str]) -> BooleanExpression:

@@ -6,7 +6,7 @@ transaction.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import polars as pl
 
-from headrace.kernel.errors import ConfigError, SpecError
+from headrace.kernel.errors import ConfigError, SchemaError, SpecError
 from headrace.kernel.protocols import Json
 from hybrid_source.postgres_errors import asking
 
@@ -81,11 +81,35 @@ class PostgresLookup:
 
         Raises:
             NotFoundError: No such table.
+            SchemaError: A value does not fit its column's type here: NaN in a numeric, a year before Christ.
             UnavailableError: The server does not answer.
         """
         with self._asked("") as cursor:
             schema = self._schema(cursor)
-            return pl.DataFrame(_plain(cursor.fetchall(), schema), schema=schema, orient="row")
+            rows = self._fetched(cursor)
+            self._check_finite(rows, schema)
+            return pl.DataFrame(_plain(rows, schema), schema=schema, orient="row")
+
+    def _fetched(self, cursor: Any) -> list[tuple[Any, ...]]:
+        try:
+            rows: list[tuple[Any, ...]] = cursor.fetchall()
+        except ValueError as error:
+            raise SchemaError(
+                f"lookup table {self.name} holds a value that cannot be read",
+                detail=str(error),
+                hint="dates and times are of the years 1 to 9999: leave others out in a query, or cast(x as text)",
+            ) from error
+        return rows
+
+    def _check_finite(self, rows: Sequence[tuple[Any, ...]], schema: pl.Schema) -> None:
+        """Refuse numerics that are no number (``NaN``), which decimals do not have."""
+        for index, (name, dtype) in enumerate(schema.items()):
+            if isinstance(dtype, pl.Decimal) and not all(row[index] is None or row[index].is_finite() for row in rows):
+                raise SchemaError(
+                    f"lookup table {self.name}: column {name!r} holds NaN or Infinity, which decimals do not have",
+                    hint="leave such rows out in a query, or cast(x as double precision)",
+                    context={"column": name},
+                )
 
     @contextmanager
     def _asked(self, more: str) -> Iterator[Any]:

@@ -8,8 +8,17 @@ from typing import Final
 
 import polars as pl
 
-from headrace.kernel.errors import AccessDeniedError, DataError, SnapshotGoneError, UnavailableError, UserError
-from operators.errors import is_damage
+from headrace.kernel.errors import (
+    AccessDeniedError,
+    DataError,
+    HeadraceError,
+    InternalError,
+    SchemaError,
+    SnapshotGoneError,
+    UnavailableError,
+    UserError,
+)
+from operators.errors import is_damage, is_other_type, summary
 
 _SHOWN: Final = 3
 _FIELD_ID: Final = "PARQUET:field_id"
@@ -29,42 +38,62 @@ def reading(what: str, files: Sequence[str] = ()) -> Iterator[None]:
     """
     try:
         yield
-    except FileNotFoundError as error:
-        raise SnapshotGoneError(
+    except OSError as error:
+        raise _of_storage(error, what) from error
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        found = _of_files(error, what, files)
+        if found is None:
+            raise
+        raise found from error
+
+
+def _of_storage(error: OSError, what: str) -> HeadraceError:
+    if isinstance(error, FileNotFoundError):
+        return SnapshotGoneError(
             f"a file of the {what} is no longer available",
             detail=str(error),
             hint="keep snapshots at least as long as a job needs them (a tag), then start the job afresh",
-        ) from error
-    except PermissionError as error:
-        raise AccessDeniedError(
+        )
+    if isinstance(error, PermissionError):
+        return AccessDeniedError(
             f"reading the {what} is not allowed",
             detail=str(error),
             hint="check the credentials in headrace.toml and their rights",
-        ) from error
-    except OSError as error:
-        raise UnavailableError(
-            f"cannot read the {what}", detail=str(error), hint="check that the storage can be reached from here"
-        ) from error
-    except pl.exceptions.SchemaFieldNotFoundError as error:
-        if _FIELD_ID not in str(error):
-            raise
-        raise UserError(
-            f"a file of the {what} has columns without field ids, and its table says nothing of their names",
-            detail=f"{str(error).splitlines()[0]}; read were {_named(files)}",
-            hint="set the table's property schema.name-mapping.default, or rewrite its files",
-            code="TABLE_UNSUPPORTED",
-            context={"files": list(files)},
-        ) from error
-    except pl.exceptions.ComputeError as error:
-        if not is_damage(error):
-            raise
-        raise DataError(
+        )
+    return UnavailableError(
+        f"cannot read the {what}", detail=str(error), hint="check that the storage can be reached from here"
+    )
+
+
+def _of_files(error: BaseException, what: str, files: Sequence[str]) -> HeadraceError | None:
+    """What is wrong with the files; None: nothing that is known, so it is of the plan."""
+    detail, context = f"{summary(error).splitlines()[0]}; read were {_named(files)}", {"files": list(files)}
+    if isinstance(error, pl.exceptions.PanicException):
+        return InternalError(f"Polars gave up while it read the {what}", detail=detail, context=context)
+    if is_damage(error):
+        return DataError(
             f"a file of the {what} is damaged",
-            detail=f"{str(error).splitlines()[0]}; read were {_named(files)}",
+            detail=detail,
             hint="restore the file, or read another snapshot",
             code="FILE_DAMAGED",
-            context={"files": list(files)},
-        ) from error
+            context=context,
+        )
+    if is_other_type(error):
+        return SchemaError(
+            f"a file of the {what} has a column of another type, which does not become the wanted one without loss",
+            detail=detail,
+            hint="rewrite the files with the type that the column has now",
+            context=context,
+        )
+    if isinstance(error, pl.exceptions.SchemaFieldNotFoundError) and _FIELD_ID in str(error):
+        return UserError(
+            f"a file of the {what} has columns without field ids, and its table says nothing of their names",
+            detail=detail,
+            hint="set the table's property schema.name-mapping.default, or rewrite its files",
+            code="TABLE_UNSUPPORTED",
+            context=context,
+        )
+    return None
 
 
 def _named(files: Sequence[str]) -> str:

@@ -108,12 +108,17 @@ def is_damage(error: BaseException) -> bool:
     return isinstance(error, pl.exceptions.ComputeError) and str(error).startswith("parquet: ")
 
 
+def is_other_type(error: BaseException) -> bool:
+    """Whether a Parquet reader below the plan met a column of a type that does not become the wanted one."""
+    return isinstance(error, pl.exceptions.SchemaError) and "data type mismatch for column" in str(error)
+
+
 @contextmanager
 def computing(where: str) -> Iterator[None]:
     """Turn what Polars says about *values* while a plan runs into a :class:`SchemaError`.
 
     Casts in SQL expressions are strict: a value that does not fit ends the job rather than turning into null.
-    What :func:`is_damage` says is damage passes unchanged.
+    What :func:`is_damage` and :func:`is_other_type` know is of the files, and passes unchanged.
     """
     try:
         yield
@@ -124,7 +129,7 @@ def computing(where: str) -> Iterator[None]:
         pl.exceptions.ShapeError,
         pl.exceptions.OutOfBoundsError,
     ) as error:
-        if is_damage(error):
+        if is_damage(error) or is_other_type(error):
             raise
         raise SchemaError(
             f"{where} met a value that it cannot compute with",

@@ -23,6 +23,7 @@ from headrace.kernel.errors import (
     ConfigError,
     HeadraceError,
     NotFoundError,
+    SchemaError,
     SpecError,
     UnavailableError,
 )
@@ -93,6 +94,20 @@ def refused(lookup: PostgresLookup) -> HeadraceError:
     with pytest.raises(HeadraceError) as caught:
         lookup.load({})
     return caught.value
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("'NaN'::numeric(10, 2)", "column 'a' holds NaN or Infinity"),
+        ("'0044-03-15 BC'::date", "year -44 is out of range"),
+        ("'12026-01-01'::timestamptz", "year 12026 is out of range"),
+    ],
+)
+def test_values_that_do_not_fit_are_refused_not_changed(url, value: str, said: str) -> None:
+    error = refused(PostgresLookup("t", url, query=f"SELECT {value} AS a"))
+    assert type(error) is SchemaError
+    assert said in str(error)
 
 
 def test_what_cannot_be_is_told_with_its_cure(url, database) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,20 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadataUtil
 from pyiceberg.transforms import DayTransform, HourTransform, MonthTransform, Transform, YearTransform
-from pyiceberg.types import ListType, LongType, NestedField, StringType, StructType, TimestampType, TimestamptzType
+from pyiceberg.types import (
+    DateType,
+    DecimalType,
+    IntegerType,
+    ListType,
+    LongType,
+    NestedField,
+    StringType,
+    StructType,
+    TimestampType,
+    TimestamptzType,
+)
 
-from headrace.kernel.errors import UserError
+from headrace.kernel.errors import SchemaError, UserError
 from hybrid_source.history import HistoryQuery
 from hybrid_source.iceberg_history import open_iceberg
 from hybrid_source.read_errors import reading
@@ -90,6 +102,27 @@ def test_files_without_field_ids_and_without_a_name_mapping_are_refused(catalog:
     assert "schema.name-mapping.default" in caught.value.hint
 
 
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [(pa.int64(), 2**40), (pa.uint64(), 2**63), (pa.string(), "1"), (pa.decimal128(10, 3), Decimal("1.234"))],
+    ids=["int64", "uint64", "string", "decimal"],
+)
+def test_a_column_of_another_type_is_refused_not_cut_to_fit(
+    catalog: SqlCatalog, tmp_path: Path, kind: pa.DataType, value: object
+) -> None:
+    wanted = DecimalType(10, 2) if pa.types.is_decimal(kind) else IntegerType()
+    schema = Schema(NestedField(1, "a", wanted, required=False))
+    table = catalog.create_table("ns.t", schema, properties={"write.metadata.metrics.default": "none"})
+    append_in_partition(
+        table, pa.table({"a": [value]}, schema=pa.schema([pa.field("a", kind, metadata={"PARQUET:field_id": "1"})]))
+    )
+    history = open_iceberg(table, NAME)
+    (split,) = history.plan(HistoryQuery()).splits_from()
+    with pytest.raises(SchemaError, match="has a column of another type") as caught, reading("history of s"):
+        collect([split])
+    assert "data type mismatch for column a" in caught.value.detail
+
+
 # ------------------------------------------------------------------------------------------------ names and old values
 
 
@@ -113,6 +146,17 @@ def with_fields(table: Table, change: Callable[[list[dict[str, Any]]], None]) ->
     change(metadata["schemas"][-1]["fields"])
     parsed = TableMetadataUtil.parse_obj(metadata)
     return Table(table.name(), parsed, table.metadata_location, table.io, table.catalog)
+
+
+@pytest.mark.parametrize("predicate", [None, pl.col("day") < pl.datetime(1970, 1, 1)], ids=["all", "filtered"])
+def test_files_of_dates_that_became_timestamps_are_refused_whatever_is_filtered(
+    catalog: SqlCatalog, predicate: pl.Expr | None
+) -> None:
+    table = catalog.create_table("ns.t", Schema(NestedField(1, "day", DateType(), required=False)))
+    append(table, pl.DataFrame({"day": [dt.date(1969, 12, 31), dt.date(2026, 1, 1)]}))
+    table = with_fields(table, lambda fields: fields[0].update({"type": "timestamp"}))
+    with pytest.raises(SchemaError, match="has a column of another type"), reading("history of s"):
+        read(table, predicate)
 
 
 def field(name: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from headrace.kernel.errors import SnapshotGoneError, UnavailableError
+from headrace.kernel.errors import InternalError, SnapshotGoneError, UnavailableError
 from hybrid_source.read_errors import reading
 
 
@@ -40,3 +40,16 @@ def test_errors_of_the_plan_pass_unchanged() -> None:
     rows = pl.LazyFrame({"a": ["x"]}).select(pl.col("a").cast(pl.Int64))
     with pytest.raises(pl.exceptions.InvalidOperationError), reading("history of s"):
         rows.collect()
+
+
+def test_a_panic_of_polars_is_an_error_that_names_the_files() -> None:
+    def panicking() -> None:
+        raise pl.exceptions.PanicException("assertion failed: range.end as u64 <= self.size")
+
+    with (
+        pytest.raises(InternalError, match="Polars gave up while it read the history of s") as caught,
+        reading("history of s", ["a.parquet"]),
+    ):
+        panicking()
+    assert "range.end" in caught.value.detail
+    assert "a.parquet" in caught.value.detail
