@@ -38,6 +38,7 @@ from headrace.jobs.spec_steps import (
     UnnestStep,
     WithColumnsStep,
 )
+from headrace.jobs.unique_keys import unique_keys
 from headrace.kernel import columns
 from headrace.kernel.clock import SystemClock
 from headrace.kernel.errors import InternalError, SpecError
@@ -300,6 +301,7 @@ def _check_names(nodes: JobGraph, step: StepNode, schemas: Mapping[Stream, pl.Sc
 
 
 def _check_keys(job: CompiledJob, schemas: Mapping[Stream, pl.Schema]) -> None:
+    keys = unique_keys(job.nodes)
     for index, sink in enumerate(job.nodes.sinks):
         wanted = sink.sink.kafka.key if isinstance(sink.sink, KafkaSink) else ()
         for column in wanted:
@@ -313,6 +315,20 @@ def _check_keys(job: CompiledJob, schemas: Mapping[Stream, pl.Schema]) -> None:
                     hint=suggest(column, schemas[sink.input]),
                     code="COLUMN_NOT_FOUND",
                 )
+        if wanted and job.nodes.is_changelog(sink.input) and not keys(sink.input).allow(wanted):
+            better = keys(sink.input).shortest
+            raise job.spec.problem(
+                "sinks",
+                index,
+                "kafka",
+                "key",
+                message=f"sink {sink.id!r} upserts by {', '.join(wanted)}, and {str(sink.input)!r} gives several rows "
+                "with one such key: they would overwrite each other",
+                hint=f"what tells its rows apart is key: [{', '.join(better)}]"
+                if better
+                else "give the rows a number that tells them apart (running_top: {rank: NAME}), and add it to the key",
+                code="UPSERT_KEY_NOT_UNIQUE",
+            )
 
 
 @contextmanager
