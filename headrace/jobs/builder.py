@@ -56,6 +56,7 @@ class Job(Steps):
         on_error: str | None = None,
         late: Section | None = None,
         changelog: Section | bool | None = None,
+        handover: Section | None = None,
     ) -> Job:
         """Add a source; the next step reads it."""
         section = given(
@@ -67,6 +68,7 @@ class Job(Steps):
             on_error=on_error,
             late=late,
             changelog=changelog,
+            handover=handover,
         )
         return self._with(_sources={**self._sources, name: section})
 
@@ -79,9 +81,12 @@ class Job(Steps):
         snapshot: int | None = None,
         postgres: Section | None = None,
         refresh: DurationLike | None = None,
+        lease: str | None = None,
     ) -> Job:
         """Add a table for lookups: an Iceberg table, Parquet files, or a table or query in PostgreSQL."""
-        wanted = given(table=table, parquet=parquet, snapshot=snapshot, postgres=postgres, refresh=refresh)
+        wanted = given(
+            table=table, parquet=parquet, snapshot=snapshot, postgres=postgres, refresh=refresh, lease=lease
+        )
         return self._with(_tables={**self._tables, name: wanted})
 
     def sql(self, text: str) -> Job:
