@@ -85,7 +85,7 @@ def create_app(settings: Settings) -> FastAPI:
         docs_url=None,
         redoc_url=None,
     )
-    install(app)
+    install(app, router.routes)
     app.include_router(router)
     app.add_middleware(Guard, hosts=None if settings.remote else LOOPBACK_HOSTS)
     return app

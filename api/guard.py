@@ -1,4 +1,4 @@
-"""What is refused before a route sees it: foreign hosts, bodies that are too large."""
+"""What happens before a route sees a request: foreign hosts and bodies that are too large are refused, HEAD is GET."""
 
 from __future__ import annotations
 
@@ -42,6 +42,8 @@ class Guard:
         if body is None:
             await respond(scope["path"], _too_large())(scope, receive, send)
             return
+        if scope["method"] == "HEAD":
+            scope = {**scope, "method": "GET"}  # the server sends no body of what was asked for with HEAD
         await self._app(scope, _replay(body, receive), send)
 
     def _refusal(self, headers: Headers) -> UserError | None:

@@ -10,6 +10,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, JsonValue
 
 from api.numbers import with_text_integers
 from headrace.jobs.records import Job, Transition
+from headrace.jobs.redact import redact_urls
 from headrace.jobs.states import JobKind, JobState, StopMode
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -110,7 +111,7 @@ class JobView(BaseModel):
 class JobDetail(JobView):
     """A job with its spec and its past."""
 
-    spec: dict[str, Any]
+    spec: dict[str, Any] = Field(description="As it was sent, without the passwords of URLs.")
     transitions: list[TransitionView]
 
 
@@ -145,7 +146,7 @@ def job_view(job: Job) -> JobView:
 def job_detail(job: Job, history: Sequence[Transition]) -> JobDetail:
     """A job with its spec and its past."""
     past = [TransitionView(at=_time(step.at_us), state=step.state, reason=step.reason) for step in history]
-    return JobDetail(**_fields(job), spec=dict(job.spec), transitions=past)
+    return JobDetail(**_fields(job), spec=redact_urls(dict(job.spec)), transitions=past)
 
 
 def _fields(job: Job) -> dict[str, Any]:
@@ -165,7 +166,7 @@ def _fields(job: Job) -> dict[str, Any]:
         "progress": with_text_integers(job.progress),
         "plan": with_text_integers(job.plan),
         "error": with_text_integers(job.error),
-        "backfill": with_text_integers(job.backfill["request"]) if job.backfill else None,
+        "backfill": redact_urls(with_text_integers(job.backfill["request"])) if job.backfill else None,
     }
 
 

@@ -11,6 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
+from starlette.routing import BaseRoute, Match
 
 from api.numbers import with_text_integers
 from headrace.kernel.errors import (
@@ -96,8 +97,9 @@ class Problem(BaseModel):
     errors: list[Fault] | None = None
 
 
-def install(app: FastAPI) -> None:
-    """Let every error of an app become a problem."""
+def install(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
+    """Let every error of an app become a problem; ``routes`` are the app's, for what a path allows."""
+    app.state.routes = routes
     app.add_exception_handler(HeadraceError, _on_headrace)
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(HTTPException, _on_http)
@@ -190,8 +192,17 @@ async def _on_http(request: Request, error: Exception) -> JSONResponse:
         domain="user" if status < HTTPStatus.INTERNAL_SERVER_ERROR else "internal",
         retryable=False,
     )
-    headers = error.headers if isinstance(error, HTTPException) else None
+    headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
+    if status is HTTPStatus.METHOD_NOT_ALLOWED:
+        headers["Allow"] = ", ".join(_methods(request))
     return JSONResponse(problem.model_dump(exclude_none=True), status.value, headers, MEDIA_TYPE)
+
+
+def _methods(request: Request) -> list[str]:
+    """What may be asked of a path: the framework names the methods of its first route only."""
+    routes = [route for route in request.app.state.routes if route.matches(request.scope)[0] is not Match.NONE]
+    found = {method for route in routes for method in getattr(route, "methods", None) or ()}
+    return sorted(found | ({"HEAD"} if "GET" in found else set()))
 
 
 async def _on_fault(request: Request, _error: Exception) -> JSONResponse:

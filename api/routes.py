@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 from http import HTTPStatus
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Body, Depends, Header, Query, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
 
 from api.models import (
     BACKFILL_EXAMPLE,
@@ -53,11 +55,43 @@ Key = Annotated[
         examples=["5f7c1c9e-2f0b-4a0e-9d5c-0d6f3b6f2a11"],
     ),
 ]
-Cursor = Annotated[str | None, Query(description="`next_cursor` of the page before.")]
-Limit = Annotated[int, Query(ge=1, le=MAX_PAGE)]
-States = Annotated[list[JobState] | None, Query(description="Only jobs in one of these states.")]
 
-router = APIRouter(responses=_problems(400, 413, 421, 422, 500, 503))
+
+class Wanted(BaseModel):
+    """Which page of a list. A parameter of another name is refused: a filter that is not understood would show all."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    cursor: str | None = Field(default=None, description="`next_cursor` of the page before.")
+    limit: int = Field(default=50, ge=1, le=MAX_PAGE)
+    state: list[JobState] = Field(default=[], description="Only jobs in one of these states.")
+
+
+PageOf = Annotated[Wanted, Query()]
+
+
+async def _unicode(request: Request) -> None:
+    """Refuse texts with halves of surrogate pairs, which JSON can spell: nobody could be shown them again.
+
+    Raises:
+        UserError: ``REQUEST_INVALID``.
+    """
+    body = await request.body()
+    if rb"\u" not in body:
+        return
+    try:
+        json.dumps(json.loads(body), ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise UserError(
+            "request is not valid: a text in it is no Unicode",
+            detail=f"half of a surrogate pair: {error.object[error.start]!a}",
+            code="REQUEST_INVALID",
+        ) from error
+    except (ValueError, RecursionError):
+        return  # no JSON: the framework says so
+
+
+router = APIRouter(responses=_problems(400, 413, 421, 422, 500, 503), dependencies=[Depends(_unicode)])
 
 
 @router.post("/v1/jobs", status_code=201, tags=["jobs"], responses=_problems(409, 410))
@@ -68,9 +102,9 @@ def create_job(wanted: JobRequest, service: Service, response: Response, key: Ke
 
 
 @router.get("/v1/jobs", tags=["jobs"])
-def list_jobs(service: Service, cursor: Cursor = None, limit: Limit = 50, state: States = None) -> JobList:
+def list_jobs(service: Service, wanted: PageOf) -> JobList:
     """List jobs and backfills, newest first. Jobs that are added meanwhile shift no page."""
-    return _page(service, cursor, limit, state, None)
+    return _page(service, wanted, None)
 
 
 @router.get("/v1/jobs/{job_id}", tags=["jobs"], responses=_problems(404, 410))
@@ -121,9 +155,9 @@ def create_backfill(
 
 
 @router.get("/v1/backfills", tags=["backfills"])
-def list_backfills(service: Service, cursor: Cursor = None, limit: Limit = 50, state: States = None) -> JobList:
+def list_backfills(service: Service, wanted: PageOf) -> JobList:
     """List backfills, newest first."""
-    return _page(service, cursor, limit, state, JobKind.BACKFILL)
+    return _page(service, wanted, JobKind.BACKFILL)
 
 
 @router.get("/v1/backfills/{job_id}", tags=["backfills"], responses=_problems(404, 410))
@@ -155,10 +189,8 @@ def _created(created: Created, response: Response) -> JobView:
     return job_view(created.job)
 
 
-def _page(
-    service: JobService, cursor: str | None, limit: int, states: list[JobState] | None, kind: JobKind | None
-) -> JobList:
-    page = service.page(limit=limit, after=_decode(cursor), kind=kind, states=states or ())
+def _page(service: JobService, wanted: Wanted, kind: JobKind | None) -> JobList:
+    page = service.page(limit=wanted.limit, after=_decode(wanted.cursor), kind=kind, states=wanted.state)
     return JobList(items=[job_view(job) for job in page.jobs], next_cursor=_encode(page.after))
 
 
@@ -169,9 +201,13 @@ def _encode(after: str | None) -> str | None:
 def _decode(cursor: str | None) -> str | None:
     if cursor is None:
         return None
+    refused = UserError(
+        "cursor cannot be read", hint="send next_cursor of the page before, unchanged", code="CURSOR_INVALID"
+    )
     try:
-        return base64.b64decode(cursor, altchars=b"-_", validate=True).decode("ascii")
+        after = base64.b64decode(cursor, altchars=b"-_", validate=True).decode("ascii")
     except (binascii.Error, UnicodeDecodeError, ValueError) as error:
-        raise UserError(
-            "cursor cannot be read", hint="send next_cursor of the page before, unchanged", code="CURSOR_INVALID"
-        ) from error
+        raise refused from error
+    if not after or not after.isprintable():
+        raise refused
+    return after

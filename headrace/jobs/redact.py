@@ -33,3 +33,12 @@ def redact(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [redact(item) for item in value]
     return redact_text(value) if isinstance(value, str) else value
+
+
+def redact_urls(value: Any) -> Any:
+    """A copy of JSON-like ``value`` without the passwords inside URLs. Its keys may be names of columns."""
+    if isinstance(value, Mapping):
+        return {key: redact_urls(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [redact_urls(item) for item in value]
+    return redact_text(value) if isinstance(value, str) else value

@@ -244,6 +244,7 @@ class JobStore:
             return job
 
     def _want_stop(self, connection: sa.Connection, job_id: str, mode: StopMode) -> None:
+        get_job(connection, job_id)
         now = self._clock.now_us()
         connection.execute(
             jobs.update()

@@ -29,7 +29,9 @@ def get_row(connection: sa.Connection, job_id: str) -> sa.RowMapping:
     Raises:
         NotFoundError: As :func:`get_job`.
     """
-    row = connection.execute(jobs.select().where(jobs.c.id == job_id)).mappings().one_or_none()
+    # No id of ours has such characters, and PostgreSQL does not take a NUL.
+    asked = jobs.select().where(jobs.c.id == job_id) if job_id.isprintable() else None
+    row = None if asked is None else connection.execute(asked).mappings().one_or_none()
     context = {"job_id": job_id}
     if row is None:
         raise NotFoundError(

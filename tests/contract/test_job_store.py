@@ -6,6 +6,7 @@ import itertools
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,15 @@ def test_the_store_allows_exactly_the_transitions_of_the_table(
         with pytest.raises(InternalError):
             store.transition(job, target, "why")
         assert store.get(job.id).state is source
+
+
+@pytest.mark.parametrize("wrong", ["", "job_\0", "\0", "\ud800", "job_" + "0" * 5000])
+def test_what_is_no_id_is_not_known(store: JobStore, wrong: str) -> None:
+    asks = (store.get, store.resume, store.request_delete, partial(store.request_stop, mode=StopMode.SUSPEND))
+    for ask in asks:
+        with pytest.raises(NotFoundError) as caught:
+            ask(wrong)
+        assert caught.value.code == "JOB_NOT_FOUND"
 
 
 @pytest.mark.parametrize("state", sorted(TERMINAL))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 import time
@@ -304,6 +305,47 @@ def test_every_refusal_is_a_problem(client: httpx.Client) -> None:
     problem(client.post("/v1/jobs", content=chunks), 413, "BODY_TOO_LARGE")
     problem(client.get("/v1/jobs", headers={"host": "evil.example"}), 421, "HOST_REFUSED")
     assert client.get("/healthz", headers={"host": "localhost:8470"}).status_code == 200
+
+
+def test_what_is_not_allowed_names_what_is_and_head_is_get(client: httpx.Client) -> None:
+    refused = client.put("/v1/jobs")
+    problem(refused, 405, "HTTP_METHOD_NOT_ALLOWED")
+    assert refused.headers["allow"] == "GET, HEAD, POST"
+    assert client.patch("/v1/jobs/job_nope").headers["allow"] == "DELETE, GET, HEAD"
+    for path in ("/healthz", "/v1/jobs", "/openapi.json"):
+        answer = client.head(path)
+        assert (answer.status_code, answer.content) == (200, b"")
+    assert client.head("/v1/jobs/job_nope").status_code == 404
+    assert client.head("/v1/jobs/job_nope/stop").status_code == 405
+
+
+def test_texts_that_are_no_unicode_are_refused_before_they_are_stored(client: httpx.Client) -> None:
+    json_type = {"content-type": "application/json"}
+    made = json.dumps({"spec": spec("texts", "forever WORD")})
+    for path in ("/v1/jobs", "/v1/backfills"):
+        half = made.replace("WORD", "\\ud83d").encode()
+        body = problem(client.post(path, content=half, headers=json_type), 422, "REQUEST_INVALID")
+        assert "surrogate" in body["seen"]
+    whole = made.replace("WORD", "\\ud83d\\ude00 \\u0000 \\uffff").encode()
+    job_id = client.post("/v1/jobs", content=whole, headers=json_type).json()["id"]
+    assert client.get(f"/v1/jobs/{job_id}").json()["spec"]["description"] == "forever \U0001f600 \0 \uffff"
+
+
+def test_passwords_in_urls_are_not_shown_again(client: httpx.Client) -> None:
+    url = "postgresql://reader:pa55@db/rates"
+    made = client.post("/v1/jobs", json={"spec": spec(tables={"t": {"postgres": {"url": url, "table": "a.b"}}})})
+    shown = client.get(f"/v1/jobs/{made.json()['id']}")
+    assert shown.json()["spec"]["tables"]["t"]["postgres"]["url"] == "postgresql://reader:***@db/rates"
+    assert "pa55" not in made.text + shown.text + client.get("/v1/jobs").text
+
+
+def test_a_list_refuses_what_it_does_not_understand(client: httpx.Client) -> None:
+    for wanted in ({"states": "FAILED"}, {"State": "FAILED"}, {"state": "failed"}, {"offset": 1}):
+        problem(client.get("/v1/jobs", params=wanted), 422, "REQUEST_INVALID")
+        problem(client.get("/v1/backfills", params=wanted), 422, "REQUEST_INVALID")
+    for cursor in ("", "AA==", "w6k="):
+        problem(client.get("/v1/jobs", params={"cursor": cursor}), 422, "CURSOR_INVALID")
+    assert client.get("/v1/jobs", params={"state": ["FAILED", "RUNNING"]}).json()["items"] == []
 
 
 def test_pages(client: httpx.Client) -> None:
