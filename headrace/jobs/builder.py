@@ -84,9 +84,7 @@ class Job(Steps):
         lease: str | None = None,
     ) -> Job:
         """Add a table for lookups: an Iceberg table, Parquet files, or a table or query in PostgreSQL."""
-        wanted = given(
-            table=table, parquet=parquet, snapshot=snapshot, postgres=postgres, refresh=refresh, lease=lease
-        )
+        wanted = given(table=table, parquet=parquet, snapshot=snapshot, postgres=postgres, refresh=refresh, lease=lease)
         return self._with(_tables={**self._tables, name: wanted})
 
     def sql(self, text: str) -> Job:
