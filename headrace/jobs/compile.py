@@ -279,7 +279,7 @@ def check_columns(job: CompiledJob) -> None:
     schemas |= {Stream(name, ERRORS): columns.ERRORS for name in job.sources}
     for name, source in job.sources.items() if job.spec.sql is not None else ():
         check_sql(source.schema, f"source {name!r}")
-    nodes = {node.id: node for node in graph.nodes}
+    nodes = {node.id: node for node in graph.nodes if not isinstance(node, SinkNode)}
     for step in job.nodes.steps:
         node = nodes[step.id]
         with _located(job.spec, step):

@@ -22,17 +22,19 @@ def plan_graph(job: CompiledJob, graph: Graph, pushed: Mapping[str, ReadRequest]
         graph: Its graph.
         pushed: By source, what the graph pushes down.
     """
-    kinds = {node.id: node.kind for node in job.nodes.steps} | {node.id: node.kind for node in job.nodes.sinks}
+    kinds = {node.id: node.kind for node in job.nodes.steps}
     # A join's inputs are tagged by steps of their own, which nobody has written.
     shown = [node for node in graph.nodes if not isinstance(node, TransformNode) or node.id in kinds]
     return PlanGraph(
-        [_node(job, node, kinds, pushed) for node in shown],
+        [_node(job, graph, node, kinds, pushed) for node in shown],
         list(dict.fromkeys(edge for node in shown for edge in _edges(graph, node, kinds))),
         list(_segments(graph, kinds)),
     )
 
 
-def _node(job: CompiledJob, node: Node, kinds: Mapping[str, str], pushed: Mapping[str, ReadRequest]) -> GraphNode:
+def _node(
+    job: CompiledJob, graph: Graph, node: Node, kinds: Mapping[str, str], pushed: Mapping[str, ReadRequest]
+) -> GraphNode:
     match node:
         case SourceNode():
             request = pushed[node.id]
@@ -50,7 +52,14 @@ def _node(job: CompiledJob, node: Node, kinds: Mapping[str, str], pushed: Mappin
             reads = [*held, *(f"rows {condition}" for condition in node.conditions)]
             return GraphNode(node.id, "state", kind, node.operator.determinism.value, reads, key, instances)
         case SinkNode():
-            return GraphNode(node.id, "sink", kinds[node.id])
+            kind = next(sink.kind for sink in job.nodes.sinks if sink.id == node.id)
+            return GraphNode(_name(graph, node), "sink", kind)
+
+
+def _name(graph: Graph, node: Node) -> str:
+    """A node's id; that of a sink may be another node's, too."""
+    taken = isinstance(node, SinkNode) and any(other.id == node.id and other is not node for other in graph.nodes)
+    return f"sink {node.id}" if taken else node.id
 
 
 def _key(operator: StatefulOperator) -> Sequence[str]:
@@ -78,7 +87,7 @@ def _edges(graph: Graph, node: Node, kinds: Mapping[str, str]) -> Iterator[Graph
         if isinstance(above, TransformNode) and above.id not in kinds:
             waiting += _inputs(above)
         else:
-            yield GraphEdge(above.id, stream.port, node.id, exchange)
+            yield GraphEdge(above.id, stream.port, _name(graph, node), exchange)
 
 
 def _segments(graph: Graph, kinds: Mapping[str, str]) -> Iterator[Segment]:
@@ -90,7 +99,7 @@ def _segments(graph: Graph, kinds: Mapping[str, str]) -> Iterator[Segment]:
     )
     for start in starts:
         nodes = list(_fused(graph, start))
-        found = {role: [node.id for node in nodes if isinstance(node, role)] for role in _ROLES}
+        found = {role: [_name(graph, node) for node in nodes if isinstance(node, role)] for role in _ROLES}
         steps = [step for step in found[TransformNode] if step in kinds]
         yield Segment(str(start), steps, found[StatefulNode], found[SinkNode])
 
@@ -104,7 +113,7 @@ def _fused(graph: Graph, stream: Stream) -> Iterator[Node]:
     waiting = [stream]
     while waiting:
         for consumer in graph.consumers(waiting.pop(0)):
-            if consumer.id not in found:
-                found[consumer.id] = consumer
+            if (name := _name(graph, consumer)) not in found:
+                found[name] = consumer
                 waiting += [Stream(consumer.id, MAIN)] if isinstance(consumer, TransformNode) else []
     yield from found.values()

@@ -131,7 +131,7 @@ def _pushed(graph: Graph, node_id: str, schemas: Mapping[Stream, pl.Schema]) -> 
     changed = replace(
         node, operator=narrowed.operator, conditions=conditions, columns=None if left == given else list(left)
     )
-    graph = Graph([changed if other.id == node_id else other for other in graph.nodes])
+    graph = Graph([changed if other is node else other for other in graph.nodes])
     for passage, predicate in predicates:
         if passage.into:
             side = f"{node_id}.{passage.into}"
@@ -172,7 +172,7 @@ def _behind(graph: Graph, node_id: str, completed: Completed) -> Graph:
     given, nodes = Stream(node_id), list[Node]()
     for node in graph.nodes:
         nodes.append(_reading(node, given, Stream(completed.id)))
-        if node.id == node_id:
+        if node.id == node_id and not isinstance(node, SinkNode):
             nodes.append(TransformNode(completed.id, given, completed))
     return Graph(nodes)
 
