@@ -17,8 +17,10 @@ COLUMN_NOT_FOUND: Final = "COLUMN_NOT_FOUND"
 EXPRESSION_INVALID: Final = "EXPRESSION_INVALID"
 EXPRESSION_NOT_ALLOWED: Final = "EXPRESSION_NOT_ALLOWED"
 VALUE_INVALID: Final = "VALUE_INVALID"
+SUM_OVERFLOW: Final = "SUM_OVERFLOW"
 
 _ZONES: Final = re.compile(r"comparison between series .* of dtype: Datetime\(.* of dtype: Datetime\(", re.DOTALL)
+_SUM: Final = re.compile(r"from `i128` to `i64` failed in column 'sum:(?P<argument>.*?)' for .*: \[(?P<value>-?\d+)")
 _MISSING: Final = re.compile(r'(?:unable to find column )?"(?P<name>.*?)"(?:; valid columns| not found$)', re.DOTALL)
 
 
@@ -131,6 +133,13 @@ def computing(where: str) -> Iterator[None]:
     ) as error:
         if is_damage(error) or is_other_type(error):
             raise
+        if found := _SUM.search(str(error)):
+            raise SchemaError(
+                f"{where}: a sum of {found['argument']} is beyond 64 bits",
+                detail=f"it is {found['value']}",
+                hint=f"sum it as a decimal: sum(cast({found['argument']} as decimal(38, 0)))",
+                code=SUM_OVERFLOW,
+            ) from error
         raise SchemaError(
             f"{where} met a value that it cannot compute with",
             detail=summary(error),

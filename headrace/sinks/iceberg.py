@@ -32,6 +32,7 @@ from headrace.kernel.errors import BoundaryError, FencedError, NotFoundError
 from headrace.kernel.protocols import BlobStore, Entry, EpochId, PreCommit, SinkContext
 from headrace.sinks import iceberg_precommit
 from headrace.sinks.iceberg_buffer import EpochBuffer
+from headrace.state.frames import damaged
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -224,12 +225,18 @@ class _Identity:
         self._name = name
 
     def read(self) -> str | None:
-        """The noted UUID."""
+        """The noted UUID.
+
+        Raises:
+            DataError: The note is damaged (``CHECKPOINT_DAMAGED``).
+        """
         try:
             value: dict[str, Any] = json.loads(self._blobs.get(self._name))
+            return str(value["table_uuid"])
         except NotFoundError:
             return None
-        return str(value["table_uuid"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise damaged(self._name, repr(error)) from error
 
     def record(self, table_uuid: str) -> None:
         """Note it, unless it is noted already."""

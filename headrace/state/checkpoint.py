@@ -22,7 +22,7 @@ import polars as pl
 
 from headrace.kernel.errors import DataError, FencedError, NotFoundError, UserError
 from headrace.kernel.protocols import EpochId, Head, Json, OperatorState
-from headrace.state.frames import checked_blob, frame_from_ipc, frame_to_ipc
+from headrace.state.frames import checked_blob, damaged, frame_from_ipc, frame_to_ipc
 from headrace.state.records import (
     Checkpoint,
     FrameRef,
@@ -210,6 +210,9 @@ class CheckpointStore:
                 hint="give each job a store of its own",
                 code="STORE_OF_ANOTHER_JOB",
             )
+        if (own := record_name(checkpoint.id)) != name:
+            # Going on from it would take what is committed behind it for its own epochs, or commit it again.
+            raise damaged(name, f"it is the record {own}")
         return checkpoint
 
     def find(self, epoch: int | None = None) -> Checkpoint:

@@ -123,6 +123,17 @@ def test_a_damaged_record_is_refused_by_name(data: st.DataObject) -> None:
             decode(broken, "epochs/x/record.json")
 
 
+def test_a_record_in_the_place_of_another_is_refused(checkpoints: CheckpointStore, store: JobStore) -> None:
+    """Its digest is right, but going on from it would do again, or leave out, what was committed since."""
+    old, _ = checkpoints.save(checkpoint(1), {})
+    copied = old.replace("/000000000001-", "/000000000002-")
+    store.blobs.put(copied, store.blobs.get(old))
+    with pytest.raises(DataError, match=copied) as caught:
+        checkpoints.read(copied)
+    assert caught.value.code == "CHECKPOINT_DAMAGED"
+    assert old in caught.value.detail
+
+
 def test_a_record_of_a_later_release_is_refused(checkpoints: CheckpointStore, store: JobStore) -> None:
     top, _, body = encode(checkpoint(1)).partition(b"\n")
     later = json.dumps({**json.loads(top), "version": 99}).encode() + b"\n" + body

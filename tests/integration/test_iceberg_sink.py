@@ -187,6 +187,16 @@ def test_snk_04_a_table_that_is_dropped_or_recreated(lake: Lake) -> None:
     assert lake.ids() == []
 
 
+@pytest.mark.parametrize("damage", [b"", b'{"version": 1', b"[]", b"\xff", b"{}"])
+def test_a_damaged_note_of_the_table_is_named(local: Lake, damage: bytes) -> None:
+    local.writer()
+    (note,) = local.blobs.list("staging/")
+    local.blobs.blobs[note] = damage
+    with pytest.raises(DataError, match=note) as caught:
+        local.writer()
+    assert caught.value.code == "CHECKPOINT_DAMAGED"
+
+
 def test_snk_05_epochs_without_rows_make_no_snapshots(lake: Lake) -> None:
     writer = lake.writer(partition_by=["day"])
     writer.recover(None)

@@ -304,8 +304,12 @@ def test_a_sum_beyond_64_bits_is_an_error_and_not_a_wrapped_number() -> None:
     frame = rows([1, 2], x=[2**63 - 1, 1])
     instance = opened(operator, frame)
     feed(instance, operator, frame)
-    with pytest.raises(SchemaError, match="window 'w'"):
+    with pytest.raises(SchemaError, match="window 'w': a sum of x is beyond 64 bits") as caught:
         instance.drain()
+    assert (caught.value.code, caught.value.detail) == ("SUM_OVERFLOW", f"it is {2**63}")
+    cure = "sum(cast(x as decimal(38, 0)))"
+    assert cure in caught.value.hint
+    assert run(window({"s": cure}), frame)["s"].to_list() == [2**63]
 
 
 @pytest.mark.parametrize("far", [1_515_680_404_560, -69_425_294_400], ids=["year 50000", "year -231"])
