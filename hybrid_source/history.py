@@ -16,7 +16,7 @@ from headrace.kernel.protocols import Json
 from hybrid_source.distinct_rows import DistinctRows
 from hybrid_source.history_rows import Trim, net, shape
 from hybrid_source.iceberg_plan import PlanReport
-from hybrid_source.predicates import all_of
+from hybrid_source.predicates import all_of, holds_for_bounds
 from hybrid_source.resolution import OffsetNames
 from hybrid_source.splits import HistoryFile, Split, SplitPlan, SplitTarget, Work
 
@@ -36,6 +36,7 @@ class HistoryQuery:
             every row counts.
         absent: Payload columns that this version does not store; null.
         bounds: Columns whose bounds are wanted by file, where statistics give them exactly.
+        filters: See :class:`headrace.kernel.protocols.ReadRequest`.
     """
 
     columns: Sequence[str] | None = None
@@ -47,6 +48,17 @@ class HistoryQuery:
     distinct: OffsetNames | None = None
     absent: Mapping[str, pl.DataType] = field(default_factory=dict)
     bounds: Sequence[str] = ()
+    filters: Sequence[pl.Expr] | None = ()
+
+    def by_bounds(self, stored: pl.Schema) -> bool:
+        """Whether row groups may be left out by their bounds (:func:`hybrid_source.predicates.holds_for_bounds`).
+
+        The trim is left aside: what it computes with are numbers of topics and partitions.
+        """
+        if self.filters is None:
+            return False
+        asked = (self.where, self.predicate, *self.filters)
+        return all(holds_for_bounds(one, stored) for one in asked if one is not None)
 
     def rows_predicate(self, stored: pl.Schema) -> pl.Expr | None:
         """Every condition that a row must meet."""

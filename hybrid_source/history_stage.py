@@ -155,6 +155,7 @@ class LakeHistory:
             resolution.columns if resolution is not None and resolution.distinct else None,
             self._absent(history),
             () if columns is None else (columns.partition, columns.topic) if columns.topic else (columns.partition,),
+            request.filters,
         )
         topics = tuple(resolution.boundary.topics) if resolution else ()
         return OpenLakeHistory(history.plan(query), topics)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Any, Final
 
@@ -183,8 +184,9 @@ class IcebergHistory:
             except FileNotFoundError as error:
                 raise snapshot_gone(self._name, self.snapshot_id, str(error)) from error
         splits = SplitPlan(files, query.target, self._row_groups)
+        scan = partial(self._scan, statistics=query.by_bounds(self.stored))
         pushed = None if isinstance(pruning.iceberg, AlwaysTrue) else str(pruning.iceberg)
-        return HistoryPlan(splits, report, pruning.residual, self.stored, query, self._scan, self._check, pushed)
+        return HistoryPlan(splits, report, pruning.residual, self.stored, query, scan, self._check, pushed)
 
     def _files(self, wanted: BooleanExpression, query: HistoryQuery) -> tuple[list[HistoryFile], PlanReport]:
         if self._increment is not None and self._increment.before is not None and self._snapshot is not None:
@@ -243,9 +245,9 @@ class IcebergHistory:
         manifests = [m for snapshot in self._increment.giving for m in added_manifests(self._table, snapshot)]
         return added_entries(self._table, manifests, AlwaysTrue())
 
-    def _scan(self, split: Split) -> pl.LazyFrame:
+    def _scan(self, split: Split, *, statistics: bool) -> pl.LazyFrame:
         try:
-            return self._scanner.scan(split)
+            return self._scanner.scan(split, statistics=statistics)
         except FileNotFoundError as error:  # a delete file
             raise snapshot_gone(self._name, self.snapshot_id, str(error)) from error
 

@@ -52,8 +52,16 @@ class NativeScan:
         }
         self._storage = from_iceberg(table.io.properties)
 
-    def __call__(self, files: Sequence[HistoryFile], *, position: bool = False) -> pl.LazyFrame:
-        """All rows of some files, deleted ones included; ``position`` in a column of that name."""
+    def __call__(
+        self, files: Sequence[HistoryFile], *, position: bool = False, statistics: bool = True
+    ) -> pl.LazyFrame:
+        """All rows of some files, deleted ones included.
+
+        Args:
+            files: The files.
+            position: Give each row's number in its file, in a column of that name.
+            statistics: See :func:`hybrid_source.predicates.holds_for_bounds`.
+        """
         paths = [readable(file.path) for file in files]
         sizes = [file.nbytes for file in files]
         return pl.scan_parquet(
@@ -63,6 +71,7 @@ class NativeScan:
             schema=self.columns,
             row_index_name=POSITION if position else None,
             cast_options=ScanCastOptions._default_iceberg(),  # noqa: SLF001  (contract-tested)
+            use_statistics=statistics,
             missing_columns="insert",
             extra_columns="ignore",
             storage_options=self._storage if "://" in paths[0] else None,

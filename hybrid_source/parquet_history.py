@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import polars as pl
@@ -132,14 +133,16 @@ class ParquetHistory:
         nbytes, records = sum(file.nbytes for file in files), sum(file.records for file in files)
         report = PlanReport(len(files), nbytes, records, len(files), nbytes, records)
         splits = SplitPlan(files, query.target, lambda file: self._by_path[file.path].groups)
-        return HistoryPlan(splits, report, (), self._stored, query, self._scan, self._check)
+        scan = partial(self._scan, statistics=query.by_bounds(self._stored))
+        return HistoryPlan(splits, report, (), self._stored, query, scan, self._check)
 
-    def _scan(self, split: Split) -> pl.LazyFrame:
+    def _scan(self, split: Split, *, statistics: bool) -> pl.LazyFrame:
         rows = pl.scan_parquet(
             [file.path for file in split.files],
             glob=False,
             hive_partitioning=False,
             schema=self._stored,
+            use_statistics=statistics,
             missing_columns="insert",
             cast_options=_LIKE_FOOTERS,
             storage_options=self._storage or None,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_
@@ -30,6 +30,9 @@ from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, LiteralPre
 from pyiceberg.expressions.visitors import bind, inclusive_projection
 from pyiceberg.table import Table
 
+from operators.expression_trees import Tree, tree_of
+
+_FLOATS: Final = (pl.Float32, pl.Float64)
 _LISTED_TEXTS: Final = 200
 """Longer lists of strings are left to Polars' converter; Iceberg compares a list of this length with no bounds."""
 
@@ -90,6 +93,52 @@ def all_of(*predicates: pl.Expr | None) -> pl.Expr | None:
     """The conjunction of the predicates that are given."""
     given = [predicate for predicate in predicates if predicate is not None]
     return reduce(and_, given) if given else None
+
+
+def holds_for_bounds(predicate: pl.Expr, schema: pl.Schema) -> bool:
+    """Whether row groups may be left out by what a predicate says of their bounds.
+
+    Not where it computes with integers or times: Polars 2.1 does the same with a row group's smallest and largest
+    value, and takes the results for bounds of what the rows give. A sum that wraps around at the largest integer (which
+    often stands for "no end") then lies below all of them, and rows that meet the predicate are left out.
+
+    Args:
+        predicate: What is asked of the rows.
+        schema: Their columns.
+    """
+    try:
+        tree = tree_of(predicate)
+    except pl.exceptions.ComputeError:  # a Python function has no JSON form
+        return False
+    return not _wraps(tree, schema)
+
+
+def _wraps(tree: Tree, schema: pl.Schema) -> bool:
+    if isinstance(tree, list):
+        return any(_wraps(part, schema) for part in tree)
+    if not isinstance(tree, dict) or "Literal" in tree:
+        return False
+    parts = _computed(tree)
+    if parts is not None and not all(_is_float(part, schema) for part in parts):
+        return True
+    return any(_wraps(part, schema) for part in tree.values())
+
+
+def _computed(tree: Tree) -> Sequence[Tree] | None:
+    """The operands of a sum, difference, product or negation."""
+    match tree:
+        case {"BinaryExpr": {"left": left, "op": "Plus" | "Minus" | "Multiply", "right": right}}:
+            return (left, right)
+        case {"Function": {"input": [operand], "function": "Negate"}}:
+            return (operand,)
+    return None
+
+
+def _is_float(tree: Tree, schema: pl.Schema) -> bool:
+    parts = _computed(tree)
+    if parts is not None:
+        return all(_is_float(part, schema) for part in parts)
+    return "Literal" in tree or ("Column" in tree and schema.get(tree["Column"]) in _FLOATS)
 
 
 def _convert(conjunct: pl.Expr, schema: pl.Schema, table: Table) -> BooleanExpression | None:

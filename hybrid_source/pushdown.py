@@ -24,11 +24,13 @@ class Pushdown:
         predicate: Rows for which this is not true reach no output; None when every row is needed. The pipeline still
             filters for itself: this is only what the source may leave out.
         uses: The predicate of each use of the source; empty when some use needs every row.
+        filters: The predicates of the uses that have one, whatever others need. None: they could not be asked for.
     """
 
     columns: tuple[str, ...]
     predicate: pl.Expr | None
     uses: tuple[pl.Expr, ...] = ()
+    filters: tuple[pl.Expr, ...] | None = None
 
 
 def probe(pipeline: Pipeline, schema: pl.Schema) -> Pushdown:
@@ -41,18 +43,21 @@ def probe(pipeline: Pipeline, schema: pl.Schema) -> Pushdown:
         pipeline: The plan. It is executed on no rows, so user code in it runs on empty frames.
         schema: All columns the source can give.
     """
+    known = True
     try:
         uses = _uses(pipeline, schema, pl.QueryOptFlags())
     except pl.exceptions.ComputeError:
         # A Python function inside a predicate cannot always be handed to a source: ask for the columns alone.
-        uses = _uses(pipeline, schema, pl.QueryOptFlags(predicate_pushdown=False))
+        uses, known = _uses(pipeline, schema, pl.QueryOptFlags(predicate_pushdown=False)), False
     if uses is None:
         return Pushdown(tuple(schema), None)
     wanted = {name for columns, _ in uses for name in (schema if columns is None else columns)}
     columns = tuple(name for name in schema if name in wanted) or tuple(schema)[:1]
-    predicates = [predicate for _, predicate in uses if predicate is not None]
-    every_row = not predicates or len(predicates) < len(uses)
-    return Pushdown(columns, None, ()) if every_row else Pushdown(columns, reduce(or_, predicates), tuple(predicates))
+    predicates = tuple(predicate for _, predicate in uses if predicate is not None)
+    filters = predicates if known else None
+    if not predicates or len(predicates) < len(uses):
+        return Pushdown(columns, None, (), filters)
+    return Pushdown(columns, reduce(or_, predicates), predicates, filters)
 
 
 _Use = tuple[list[str] | None, pl.Expr | None]

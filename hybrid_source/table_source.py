@@ -138,7 +138,9 @@ class TableSource:
     def query(self, request: ReadRequest, at: TablePosition) -> HistoryQuery:
         """What is read of a version."""
         where = self.where if at.phase == "history" else None
-        return HistoryQuery(request.columns, request.predicate, where, self.time_column, None, self.target)
+        return HistoryQuery(
+            request.columns, request.predicate, where, self.time_column, target=self.target, filters=request.filters
+        )
 
     def watermark_after(self, history: IcebergHistory, before: int | None) -> int | None:
         """The watermark once a version has been read; never below ``before``."""

@@ -29,7 +29,7 @@ def requests(graph: Graph, until: Until | None, *, goes_on: bool = False) -> dic
         wanted = list(pushed.columns)
         if columns.ROW_WATERMARK in node.source.schema and graph.judges_lateness(node.id):
             wanted.append(columns.ROW_WATERMARK)
-        out[node.id] = ReadRequest(wanted, pushed.predicate, until, goes_on=goes_on)
+        out[node.id] = ReadRequest(wanted, pushed.predicate, until, goes_on=goes_on, filters=pushed.filters)
     return out
 
 

@@ -154,6 +154,10 @@ def literals(name: str) -> st.SearchStrategy[object]:
     return st.sampled_from(pool)
 
 
+def same_as(name: str) -> st.SearchStrategy[object]:
+    return st.sampled_from(VALUES[name])
+
+
 @st.composite
 def atoms(draw: st.DrawFn) -> pl.Expr:
     name = draw(st.sampled_from(sorted(VALUES)))
@@ -165,11 +169,17 @@ def atoms(draw: st.DrawFn) -> pl.Expr:
         kinds += ["nan", "not-nan"]
     if name == "b":
         kinds += ["self"]
+    if name in {"i", "l", "f", "d"}:
+        kinds += ["sum", "difference", "product", "negated"]
     kind = draw(st.sampled_from(kinds))
-    same = st.sampled_from(VALUES[name])
+    same = same_as(name)
     if kind == "compare":
         operator = draw(st.sampled_from(["__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"]))
         return getattr(column, operator)(pl.lit(draw(literals(name))))
+    if kind in {"sum", "difference", "product", "negated"}:
+        computed = {"sum": column + 1, "difference": column - 7, "product": column * 2, "negated": -column}[kind]
+        operator = draw(st.sampled_from(["__eq__", "__lt__", "__le__", "__gt__", "__ge__"]))
+        return getattr(computed, operator)(pl.lit(draw(same_as(name))))
     simple = {
         "null": column.is_null,
         "not-null": column.is_not_null,
@@ -215,6 +225,8 @@ def optimised(predicate: pl.Expr) -> pl.Expr:
 @example(predicate=pl.col("f") == pl.lit(0.1), direct=True)
 @example(predicate=pl.col("d") > 1.5, direct=True)
 @example(predicate=pl.col("day") < dt.date(1, 1, 1), direct=True)
+@example(predicate=pl.col("i") + 1 > 6, direct=False)
+@example(predicate=-pl.col("l") > 12, direct=True)
 @example(predicate=pl.col("s").is_in(["O'Brien/a.b:c", "a"]), direct=True)
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_pruning_keeps_every_row_of_the_predicate(table: Table, predicate: pl.Expr, direct: bool) -> None:

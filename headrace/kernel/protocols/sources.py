@@ -37,6 +37,8 @@ class ReadRequest:
         compute: For sources that read ahead: they may call it in threads of their own, and hand out what it gave with
             the batch. None: only lazy rows are wanted.
         goes_on: The run that the position is of was interrupted: one to the same end keeps its ends.
+        filters: Filters that the plan applies to the rows by itself; ``predicate`` is what they all imply. None: they
+            are not known.
     """
 
     columns: Sequence[str] | None = None
@@ -44,6 +46,7 @@ class ReadRequest:
     until: Until | None = None
     compute: FirstSegment | None = None
     goes_on: bool = False
+    filters: Sequence[pl.Expr] | None = ()
 
 
 @dataclass(frozen=True, slots=True)
