@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from headrace.kernel.errors import ExternalError, GapError, HeadraceError
+from headrace.kernel.errors import ExternalError, GapError, HeadraceError, InternalError
 from headrace.kernel.protocols import ReadRequest
 from hybrid_source.gaps import looked_for
 from hybrid_source.history_sequence import last_stage
@@ -49,12 +49,21 @@ class WaysOn:
         self._found = NOT_ASKED
 
     def prepare(self, at: HybridPosition, opened: OpenTail | None) -> None:
-        """Find the way on while the last rows are still being processed, as :meth:`take` will want it."""
+        """Find the way on while the last rows are still being processed, as :meth:`take` will want it.
+
+        What stands in the way is no reason to stop yet: it is looked for again when it is due.
+
+        Raises:
+            InternalError: A fault of Headrace, which no second look mends.
+        """
+        if self._tail is None:
+            return  # the end of the history is the end
         try:
             self._ahead = self.find(at, opened)
+        except InternalError:
+            raise
         except HeadraceError as error:
-            # Not due yet, and tried again when it is.
-            logger.debug("the way on could not be prepared: %s", error)
+            logger.warning("the way on is not open yet, and is looked for again at the end: %s", error)
 
     def forget(self) -> None:
         """What was prepared is no longer to be taken, and whoever asked for it closes the tail that it may hold."""

@@ -209,3 +209,39 @@ def test_a_run_leaves_no_catalog_open(tmp_path: Path, monkeypatch: pytest.Monkey
         compile_job(bad.sink_iceberg("local.ns.v", create=True).spec(), config)
     assert len(made) == 2
     assert {id(one) for one in made} <= {id(one) for one in closed}
+
+
+NAN = float("nan")
+SOME: list[list[float | None]] = [[NAN, 1.0, 2.0], [1.0, NAN, 2.0], [2.0, 1.0, NAN], [NAN, NAN], [NAN, None], [None]]
+LEAST_AND_MOST = {"least": "min(v)", "most": "max(v)"}
+
+
+@pytest.mark.parametrize("split_rows", [1, 100])
+def test_min_and_max_pass_nan_over_in_every_step_and_however_rows_are_cut(tmp_path: Path, split_rows: int) -> None:
+    rows = [(n, value) for n, values in enumerate(SOME) for value in values]
+    frame = pl.DataFrame(rows, schema={"k": pl.Int64, "v": pl.Float64}, orient="row").with_row_index("at")
+    frame = frame.with_columns(pl.col("at").cast(pl.Datetime("us", "UTC")))
+    frame.write_parquet(tmp_path / "in.parquet", row_group_size=1)
+    history = {"parquet": f"{tmp_path}/in.parquet", "split_rows": split_rows}
+    job = (
+        headrace.Job("nans")
+        .source("rows", history=history, event_time={"column": "at"})
+        .window("1h", by="k", aggregate=LEAST_AND_MOST, id="windows")
+        .sink_iceberg("local.ns.windows", create=True, from_="windows")
+        .window(session="1h", by="k", aggregate=LEAST_AND_MOST, id="visits", from_="rows")
+        .sink_iceberg("local.ns.visits", create=True, from_="visits")
+        .aggregate(by=["k", "v"], aggregate={"n": "count(*)"}, id="each", from_="rows")
+        .aggregate(by="k", aggregate=LEAST_AND_MOST, id="running")
+        .sink_iceberg("local.ns.running", create=True, changes="append")
+    )
+    config = load_config(state_path=tmp_path / "state", cwd=tmp_path)
+    run_job(job.spec(), config, RunOptions("caught-up"), SilentObserver(), StopSignal())
+    wanted = [(1.0, 2.0)] * 3 + [(NAN, NAN)] * 2 + [(None, None)]
+    for table in ("windows", "visits", "running"):
+        found = pl.DataFrame(Catalogs(config.catalogs).load(f"local.ns.{table}").scan().to_arrow())
+        if table == "running":
+            found = found.group_by("k", "least", "most").agg(pl.col("_weight").sum()).filter(pl.col("_weight") != 0)
+        assert_frame_equal(
+            found.sort("k").select("least", "most"),
+            pl.DataFrame(wanted, schema={"least": pl.Float64, "most": pl.Float64}, orient="row"),
+        )

@@ -191,6 +191,28 @@ def test_timers_outlive_a_restart_and_those_that_were_due_meanwhile_fire_at_once
     assert told(again.drain()) == [("event", "a", 150), ("event", "b", 400), ("processing", "b", 400)]
 
 
+@pytest.mark.parametrize("restart", [False, True])
+def test_cleared_timers_do_not_fire_and_those_of_other_keys_names_and_times_do(*, restart: bool) -> None:
+    class Clears(Trace):
+        def process(self, rows: pl.DataFrame, state: State, timers: Timers) -> None:
+            super().process(rows, state, timers)
+            gone = rows.filter(pl.col("x").is_null()).select("k")
+            timers.set_processing_time(gone.with_columns(time=pl.lit(30).cast(pl.Datetime("us"))), "other")
+            timers.clear_processing_time(gone, "p")
+
+    step = step_of(Clears(), order_by=None)
+    instance = opened(step)
+    fed(step, instance, [Row(0, "a", x=10), Row(0, "b", x=10), Row(0, None, x=10)])
+    fed(step, instance, [Row(0, "a"), Row(0, None), Row(0, "c")])  # c has none to clear
+    if restart:
+        instance = opened(step, instance.snapshot())
+    assert told(instance.tick(20)) == [("processing", "b", 10)]
+    assert set(told(instance.advance(20))) == {("event", key, 10) for key in (None, "a", "b")}
+    assert set(told(instance.tick(40))) == {("processing", key, 30) for key in (None, "a", "c")}
+    fed(step, instance, [Row(0, "a", x=50)])
+    assert told(instance.tick(60)) == [("processing", "a", 50)]  # set anew
+
+
 def test_without_order_rows_come_as_they_are_read_and_none_is_late() -> None:
     step = step_of(Trace(), order_by=None)
     instance = opened(step)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from typing import Literal
+
 import polars as pl
 import pytest
-from polars.testing import assert_frame_equal
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from polars.testing import assert_frame_equal, assert_series_equal
 
 from operators.expressions import Expression, row_expression
 from operators.row_forms import mean, row_form
-from operators.stateless import Select
+from operators.stateless import Select, WithColumns
 
 ROWS = pl.DataFrame({"n": [1, 2, 3]}).lazy().with_columns(two=pl.lit(2), none=pl.lit(None, pl.String)).collect()
 TEXTS = {
@@ -114,3 +119,79 @@ def test_means_do_not_depend_on_what_stands_beside_them() -> None:
     rows = pl.DataFrame({"sum": [-5.0, 1.0, 2.0]}).lazy().with_columns(n=pl.lit(6)).collect()
     found = rows.select(q=mean(pl.col("sum"), pl.col("n")))["q"].to_list()
     assert found == [-5 / 6, 1 / 6, 2 / 6]
+
+
+# ---------------------------------------------------------------------------- columns that hold one value throughout
+
+CONSTANTS = {"d": "49.0", "e": "7", "g": "cast(0.1 as double)", "h": "cast(3 as double)", "z": "0.5 - 0.0"}
+"""Set by a step before: in memory these columns are scalars, in the next job they come from files."""
+
+OPERATORS = st.sampled_from(["/", "/", "/", "%", "*", "+", "-"])
+LEAVES = st.sampled_from(["x", "f", "i", *CONSTANTS, "49", "0.1", "3.0"])
+
+
+def texts(parts: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    return st.one_of(
+        st.tuples(parts, OPERATORS, parts).map(lambda made: f"({made[0]} {made[1]} {made[2]})"),
+        st.tuples(parts, parts).map(lambda made: f"power(abs({made[0]}), cast({made[1]} as double))"),
+        st.tuples(parts, parts).map(lambda made: f"(case when x > {made[0]} then 49.0 else {made[1]} end)"),
+        parts.map(lambda part: f"coalesce(nullif({part}, 7), 49)"),
+        parts.map(lambda part: f"sqrt(abs({part}))"),
+    )
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(st.recursive(LEAVES, texts, max_leaves=6), st.integers(1, 9))
+def test_values_do_not_depend_on_which_columns_hold_one_value_throughout(text: str, size: int) -> None:
+    steps = [WithColumns("c", dict(CONSTANTS)), Select("s", {"q": text})]
+
+    def read(rows: pl.LazyFrame, engine: Literal["in-memory", "streaming"] = "in-memory", first: int = 0) -> pl.Series:
+        for step in steps[first:]:
+            rows = step.apply(rows)
+        return rows.collect(engine=engine)["q"]
+
+    whole = read(NUMBERS.lazy())
+    pieces = pl.concat([read(NUMBERS[at : at + size].lazy()) for at in range(0, NUMBERS.height, size)])
+    made = steps[0].apply(NUMBERS.lazy()).collect()
+    full = made.select(pl.Series(name, column.to_list(), column.dtype) for name, column in made.to_dict().items())
+    for found in (pieces, read(NUMBERS.lazy(), "streaming"), read(made.lazy(), first=1), read(full.lazy(), first=1)):
+        assert_series_equal(found, whole, check_exact=True)
+
+
+@pytest.mark.parametrize("text", ["x / d", "x / case when x > -1000 then 49.0 else 1.0 end", "power(abs(x), h)"])
+def test_a_divisor_or_exponent_of_one_value_is_no_other_way_to_compute(text: str) -> None:
+    step, rows = Select("s", {"q": text}), NUMBERS.lazy().with_columns(d=49.0, h=3.0)
+    whole = step.apply(rows).collect()
+    one_by_one = [step.apply(rows.slice(at, 1)).collect() for at in range(NUMBERS.height)]
+    assert_frame_equal(pl.concat(one_by_one), whole, check_exact=True)
+
+
+@pytest.mark.parametrize("dtype", [pl.Float64, pl.Float32])
+def test_powers_of_one_exponent_are_others_only_where_they_are_multiplied(dtype: type[pl.DataType]) -> None:
+    rows = pl.select(b=pl.int_range(1, 5000).cast(dtype) * 0.037)
+    other = set()
+    for exponent in [*range(-40, 41), *(number / 4 for number in range(-41, 41, 2)), 0.5, 1.5, 1 / 3, 64.0, 100.0]:
+        each = rows.with_columns(e=pl.Series([exponent] * rows.height, dtype=dtype)).select(
+            pl.col("b").pow(pl.col("e"))
+        )
+        if not each.equals(rows.select(pl.col("b").pow(pl.lit(exponent, dtype)))):
+            other.add(exponent)
+    assert other <= {0.5, *range(2, 10)}
+
+
+@pytest.mark.parametrize("zero", [0.0, -0.0])
+def test_the_sign_of_a_zero_that_is_divided_by_stays(zero: float) -> None:
+    rows = pl.DataFrame({"x": [1.0, None], "d": [zero, zero]})
+    for lazy in (rows.lazy(), rows.lazy().with_columns(d=zero), rows.lazy().with_columns(d=zero).collect().lazy()):
+        found = Select("s", {"q": "x / d"}).apply(lazy).collect()["q"].to_list()
+        assert found == [math.copysign(math.inf, zero), None]
+
+
+@pytest.mark.parametrize(
+    "text", ["p / 0", "p / 0.0", "p % 0", "div(p, 0)", "p / (1 - 1)", "i / 0.0", "1.5 / 0", "1.5 % 0"]
+)
+def test_decimals_divided_by_a_zero_that_is_written_are_null(text: str) -> None:
+    rows = NUMBERS.with_columns(p=pl.lit("1.50").cast(pl.Decimal(9, 2)))
+    found = Select("s", {"q": text, "x": "x"}).apply(rows.lazy()).collect()
+    assert found["q"].dtype.is_decimal()
+    assert found["q"].null_count() == NUMBERS.height

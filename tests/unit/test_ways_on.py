@@ -14,7 +14,7 @@ from headrace.jobs.config import load_config
 from headrace.jobs.loading import load_job_text
 from headrace.kernel import columns as system
 from headrace.kernel.boundary import Boundary, TopicPartition
-from headrace.kernel.errors import GapError, UnavailableError
+from headrace.kernel.errors import AccessDeniedError, GapError, HeadraceError, InternalError, UnavailableError
 from headrace.kernel.protocols import ReadRequest
 from headrace.testing.clock import ManualClock
 from headrace.testing.script import Script, ScriptedLog, World
@@ -27,12 +27,14 @@ from hybrid_source.lake_versions import NewerVersion
 from hybrid_source.resolution import OffsetNames, Resolution
 from hybrid_source.run_ends import RunEnds
 from hybrid_source.source_values import EventTime
+from hybrid_source.ways_on import WaysOn
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from headrace.kernel.protocols import Json
     from hybrid_source.hybrid_reader import HybridReader
+    from hybrid_source.tail_protocols import OpenTail
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 PAYLOAD = pl.Schema({"v": pl.Int64()})
@@ -262,3 +264,34 @@ def test_a_run_has_not_ended_before_a_partition_that_its_position_does_not_know_
     assert not bound.reached({P0: 5})
     assert bound.reached({P0: 5, P1: 3, TopicPartition("t", 2): 9})
     assert RunEnds("caught-up", {P0: 5, P1: 0}).reached({P0: 7})
+
+
+@dataclass(frozen=True, slots=True)
+class Closed(ScriptedTail):
+    """A topic that cannot be opened."""
+
+    why: type[HeadraceError] = UnavailableError
+
+    def open(self, *_: object, **__: object) -> OpenTail:
+        raise self.why("the topic cannot be opened")
+
+
+@pytest.mark.parametrize("why", [UnavailableError, AccessDeniedError])
+def test_what_stands_in_the_way_is_told_ahead_and_met_when_it_is_due(
+    why: type[HeadraceError], caplog: pytest.LogCaptureFixture
+) -> None:
+    opened = source(Script([{P0: 5}], policy=HandoverPolicy(chase=False)))
+    assert isinstance(opened.tail, ScriptedTail)
+    ways = WaysOn(opened, Closed(opened.tail.world, why=why), ReadRequest(["v"]))
+    with caplog.at_level("WARNING"):
+        ways.prepare(opened.plan(), None)
+    assert any("the topic cannot be opened" in message for message in caplog.messages)
+    with pytest.raises(why):
+        ways.take(opened.plan(), None)
+
+
+def test_a_fault_of_headrace_is_not_put_off() -> None:
+    opened = source(Script([{P0: 5}], policy=HandoverPolicy(chase=False)))
+    assert isinstance(opened.tail, ScriptedTail)
+    with pytest.raises(InternalError):
+        WaysOn(opened, Closed(opened.tail.world, why=InternalError), ReadRequest(["v"])).prepare(opened.plan(), None)
