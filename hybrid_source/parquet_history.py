@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import polars as pl
 import pyarrow as pa
@@ -26,8 +26,10 @@ from hybrid_source.storage import from_boto3
 
 _FOOTERS_AT_ONCE: Final = 8
 _MOST_DIGITS: Final = 38
-_LIKE_FOOTERS: Final = pl.ScanCastOptions(datetime_cast=["nanosecond-downcast", "millisecond-upcast"])
-"""For timestamps in 96 bits, which some writers note to be of another unit than :func:`_schema` takes them for."""
+_LIKE_FOOTERS: Final = pl.ScanCastOptions(
+    datetime_cast=["nanosecond-downcast", "millisecond-upcast", "convert-timezone"]
+)
+"""For times of other units and zones than :func:`_schema` takes them for."""
 _DAY_US: Final = 86_400_000_000
 _PER_US: Final = {"milliseconds": (1000, 1), "microseconds": (1, 1), "nanoseconds": (1, 1000)}
 
@@ -186,7 +188,8 @@ def _footer(store: ParquetStore, file: ListedFile) -> _Footer:
 def _schema(path: str, fields: pa.Schema) -> pl.Schema:
     """The columns of a file; timestamps in 96 bits are taken as microseconds, as Spark and Iceberg do.
 
-    As nanoseconds, which they are made of, they would end in the year 2262.
+    As nanoseconds, which they are made of, they would end in the year 2262. Times with a zone are instants, which are
+    given in UTC: the zone is a note of some writers, and others' files of one folder may lack it.
     """
     twice = [name for name, times in Counter(fields.names).items() if times > 1]
     if twice:
@@ -203,7 +206,17 @@ def _schema(path: str, fields: pa.Schema) -> pl.Schema:
                 hint="rewrite the file with a narrower type",
                 context={"column": field.name, "file": path},
             )
-    return pl.Schema(fields)
+    return pl.Schema({name: _in_utc(dtype) for name, dtype in pl.Schema(fields).items()})
+
+
+def _in_utc(dtype: Any) -> pl.DataType:
+    if isinstance(dtype, pl.Datetime) and dtype.time_zone is not None:
+        return pl.Datetime(dtype.time_unit, "UTC")
+    if isinstance(dtype, pl.List):
+        return pl.List(_in_utc(dtype.inner))
+    if isinstance(dtype, pl.Struct):
+        return pl.Struct({field.name: _in_utc(field.dtype) for field in dtype.fields})
+    return cast("pl.DataType", dtype)
 
 
 def _is_number(leaf: Any) -> bool:

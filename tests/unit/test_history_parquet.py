@@ -212,3 +212,19 @@ def test_columns_that_cannot_be_told_apart_or_held_are_refused_by_name(tmp_path:
     pq.write_table(pa.table({"d": pa.array([1], pa.int64()).cast(pa.decimal256(60, 2))}), wide)
     with pytest.raises(SchemaError, match=r"column 'd' of .*wide\.parquet has decimals of 60 digits"):
         open_parquet(str(wide))
+
+
+def test_typ_04_times_with_a_zone_are_instants_in_utc_whatever_zone_the_writer_notes(tmp_path: Path) -> None:
+    for number, zone in enumerate(("America/New_York", "UTC", "+02:00")):
+        kind = pa.timestamp("us", zone)
+        at = pa.array([NEW_YEAR + dt.timedelta(hours=number), None], kind)
+        within = pa.array([{"t": [NEW_YEAR]}, None], pa.struct([("t", pa.list_(kind))]))
+        pq.write_table(pa.table({"at": at, "within": within}), tmp_path / f"{number}.parquet")
+    history = open_parquet(str(tmp_path))
+    assert history.schema["at"] == pl.Datetime("us", "UTC")
+    assert history.schema["within"] == pl.Struct({"t": pl.List(pl.Datetime("us", "UTC"))})
+    found = collect(history.plan(HistoryQuery(event_time="at", target=SMALL))).drop_nulls()
+    assert found["at"].to_list() == [NEW_YEAR + dt.timedelta(hours=number) for number in range(3)]
+    assert found["within"].to_list() == [{"t": [NEW_YEAR]}] * 3
+    later = collect(history.plan(HistoryQuery(predicate=pl.col("at") > NEW_YEAR)))
+    assert later["at"].to_list() == [NEW_YEAR + dt.timedelta(hours=1), NEW_YEAR + dt.timedelta(hours=2)]
