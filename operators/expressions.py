@@ -25,6 +25,7 @@ from headrace.kernel.errors import SpecError
 from headrace.kernel.protocols import Determinism
 from operators.calls import CALLS, put
 from operators.errors import EXPRESSION_INVALID, EXPRESSION_NOT_ALLOWED, summary
+from operators.intervals import LONGEST, is_too_long
 from operators.null_safe import null_safe
 from operators.plan_cache import plan_for
 from operators.row_forms import row_form
@@ -249,6 +250,8 @@ def _problems(text: str) -> Iterator[tuple[str, str]]:
 
 def _word_problems(token: Token, following: Token | None) -> Iterator[tuple[str, str]]:
     word = token.text
+    if word == "interval" and following and following.kind == "string" and is_too_long(following.text[1:-1]):
+        yield f"holds the interval {following.text}", f"the longest one is {LONGEST}"
     if word in _CLOCK:
         yield from _clock_problem(word)
     elif word in _QUERY_WORDS:

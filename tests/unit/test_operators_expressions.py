@@ -239,3 +239,41 @@ SPECIAL = {"cast", "try_cast", "safe_cast", "extract", "position", "trim", "subs
 @pytest.mark.parametrize("function", sorted(FUNCTIONS - SPECIAL))
 def test_every_allowed_function_is_known_to_polars_and_row_wise(function: str) -> None:
     row_expression(f"{function}({ARGUMENTS.get(function, 'x')})", WHERE)
+
+
+@pytest.mark.parametrize(
+    "length",
+    [
+        "1000001 days",
+        "300000 years",
+        "99999999999999999999 seconds",
+        "9223372036854775807 seconds",
+        "2400001 hours",
+        "900001 days 2400000 hours",
+        "1 day 999999 days 25 hours",
+        "99999999999999999999 d",
+        "99999999999999999999999 microseconds",
+    ],
+)
+def test_an_interval_that_does_not_fit_is_refused_and_no_other_time(length: str) -> None:
+    with pytest.raises(SpecError, match=f"holds the interval '{length}'") as caught:
+        row_expression(f"t + interval '{length}'", "step 's'")
+    assert "1000000 days" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("length", "us"),
+    [
+        ("1000000 days", 10**6 * 86_400 * 10**6),
+        ("3 months", 90 * 86_400 * 10**6),
+        ("8640000000000 milliseconds", 10**5 * 86_400 * 10**6),
+        ("2400000 hours", 10**5 * 86_400 * 10**6),
+        ("900000 days 2400000 hours", 10**6 * 86_400 * 10**6),
+        ("5 minutes 3 seconds", 303 * 10**6),
+        ("9 microseconds", 9),
+    ],
+)
+def test_intervals_that_fit_are_added(length: str, us: int) -> None:
+    rows = pl.DataFrame({"t": [0]}).cast(pl.Datetime("us"))
+    found = rows.select(row_expression(f"t + interval '{length}'", "step 's'").expr.alias("t"))["t"]
+    assert found.to_physical().to_list() == [us]
