@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import polars as pl
 
+from headrace.kernel.durations import parse_duration_us
 from operators.expression_trees import expr_of, tree_of
 
 Parse = Callable[[str], pl.Expr]
@@ -74,6 +75,22 @@ def date_trunc(arguments: Sequence[str], parse: Parse) -> pl.Expr:
     if unit not in _UNITS:
         raise ValueError(f"date_trunc has no unit {unit!r}; there are {', '.join(_UNITS)}")
     return parse(arguments[1]).dt.truncate(_UNITS[unit])
+
+
+def date_bin(arguments: Sequence[str], parse: Parse) -> pl.Expr:
+    """``date_bin('10m', time)``: the beginning of the ten minutes, counted from the Unix epoch. Keeps the type.
+
+    The bin of a row is its tumbling window of that length. As PostgreSQL's function of this name, without an origin.
+
+    Raises:
+        ValueError: The arguments are others.
+    """
+    if len(arguments) != _TRUNCATE_ARGUMENTS:
+        raise ValueError("date_bin takes a duration and a time")
+    size_us = parse_duration_us(_literal(arguments[0], "the duration of date_bin"))
+    if not size_us:
+        raise ValueError("the duration of date_bin must be positive")
+    return parse(arguments[1]).dt.truncate(f"{size_us}us")
 
 
 def rounded(arguments: Sequence[str], parse: Parse) -> pl.Expr:
@@ -252,6 +269,7 @@ CALLS: Final[Mapping[str, Call]] = {
     "rtrim": trimmed("trailing"),
     "trim": trimmed("both"),
     **{name: whole(name) for name in _WHOLE},
+    "date_bin": date_bin,
     "date_part": date_part,
     "date_trunc": date_trunc,
     "extract": extract,

@@ -44,9 +44,9 @@ FUNCTIONS: Final = _words(
     """
     abs acos acosd array_contains array_get array_length array_lower array_mean array_reverse array_sum
     array_to_string array_upper asin asind atan atan2 atan2d atand bit_and bit_count bit_length bit_or bit_xor cast cbrt
-    ceil ceiling char_length character_length coalesce concat concat_ws cos cosd cot cotd date date_part date_trunc
-    degrees div ends_with exp extract floor greatest if ifnull initcap least left length ln log log10 log1p log2 lower
-    ltrim mod normalize nullif octet_length pi position pow power radians regexp_extract regexp_like
+    ceil ceiling char_length character_length coalesce concat concat_ws cos cosd cot cotd date date_bin date_part
+    date_trunc degrees div ends_with exp extract floor greatest if ifnull initcap least left length ln log log10 log1p
+    log2 lower ltrim mod normalize nullif octet_length pi position pow power radians regexp_extract regexp_like
     regexp_replace replace reverse right round
     rtrim sign sin sind split_part sqrt starts_with strftime string_to_array strpos strptime substr substring tan tand
     timestamp trim try_cast safe_cast upper xor

@@ -160,6 +160,7 @@ class Made:
             return self.dice.choice(self.bases)
         makers: list[Callable[[int], Query]] = [self.where, self.grouped, self.joined, self.unnumbered] * 2
         makers += [self.distinct, self.union, self.among, self.existing, self.valued, self.ranked]
+        makers += [self.ranked_in_windows]
         makers += [self.windowed, self.framed, self.near, self.looked_up, self.first, self.twice]
         makers += [self.sessions, self.cumulated, self.twice_windowed]
         makers += [] if self.ties else [self.counted, self.counted, self.as_of, self.numbered]
@@ -363,6 +364,26 @@ class Made:
         items = ", ".join(f"{alias}.{name} AS {name}" for name in inner.kinds)
         number = f"ROW_NUMBER() OVER ({by}ORDER BY {', '.join(places)}) <= {self.dice.randint(1, 3)}"
         return _made(f"SELECT {items} FROM ({{0}}) AS {alias} QUALIFY {number}", inner.kinds, inner)
+
+    def ranked_in_windows(self, depth: int) -> Query:
+        """The first rows of each hour, with its bounds, in an order of all columns."""
+        inner = self._timed(depth)
+        alias, kinds = self._of(inner)
+        places = [f"{name} {self.dice.choice(['ASC', 'DESC'])} NULLS LAST" for name in (*kinds, f'{alias}."at"')]
+        self.dice.shuffle(places)
+        key = self._column(kinds, self.dice.choice(["text", "int", "bool"]))
+        by = f", {key}" if key and self.dice.random() < 0.5 else ""
+        items = ", ".join(f"{alias}.{name} AS {name}" for name in inner.kinds)
+        number = f"ROW_NUMBER() OVER (PARTITION BY window_start{by} ORDER BY {', '.join(places)})"
+        name, later = self._name("c"), self._name("c")
+        asked = f"{name} <= {self.dice.randint(1, 3)}"
+        text = f"SELECT {items}, EXTRACT(HOUR FROM window_end) > 2 AS {later}, {number} AS {name} FROM "
+        call = "TUMBLE(TABLE ({0}), DESCRIPTOR(\"at\"), INTERVAL '1' HOUR)"
+        bounds = "date_trunc('hour', \"at\") AS window_start, window_start + INTERVAL '1' HOUR AS window_end"
+        outer = f"SELECT {', '.join(inner.kinds)}, {later}, {name} FROM"
+        sql = f"{outer} ({text} {call} AS {alias}) WHERE {asked}"
+        duck = f"{outer} ({text} (SELECT *, {bounds} FROM ({{0}})) AS {alias}) WHERE {asked}"
+        return _made(sql, {**inner.kinds, later: "bool", name: "int"}, inner, duck=duck)
 
     def first(self, depth: int) -> Query:
         """The first or last time of each key."""

@@ -83,6 +83,33 @@ QUERIES = {
         """SELECT id, delay FROM flights
            QUALIFY row_number() OVER (PARTITION BY carrier ORDER BY delay DESC NULLS LAST, id) <= 3""",
     ),
+    "the first rows of each window, without groups": (
+        """SELECT id, carrier, "at", delay, window_start AS since, window_end AS till, place
+           FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY window_start, window_end, carrier ORDER BY delay DESC, id)
+                   AS place
+                 FROM TABLE(TUMBLE(TABLE flights, DESCRIPTOR("at"), INTERVAL '25' MINUTES))
+                 WHERE delay > -15 AND window_end > TIMESTAMPTZ '2026-01-01 01:00:00') WHERE place <= 3""",
+        """SELECT * FROM (SELECT id, carrier, "at", delay, time_bucket(interval 25 minute, "at", epoch) AS since,
+             since + interval 25 minute AS till,
+             row_number() OVER (PARTITION BY since, carrier ORDER BY delay DESC NULLS LAST, id) AS place
+           FROM (SELECT *, TIMESTAMPTZ '1970-01-01 00:00:00+00' AS epoch FROM flights))
+           WHERE place <= 3 AND delay > -15 AND till > '2026-01-01 01:00:00+00'""",
+    ),
+    "the last row of each window": (
+        """SELECT carrier, window_time AS last, "at" FROM TUMBLE(TABLE (SELECT carrier, "at" FROM flights),
+             DESCRIPTOR("at"), INTERVAL '1' HOUR) AS w
+           QUALIFY ROW_NUMBER() OVER (PARTITION BY w.window_start, carrier ORDER BY w."at" DESC) = 1""",
+        """SELECT carrier, date_trunc('hour', "at") + interval 3599999 millisecond AS last, max("at") AS "at"
+           FROM flights GROUP BY ALL""",
+    ),
+    "groups of the first rows of windows": (
+        """SELECT since, count(*) AS n, max(delay) AS most FROM (
+             SELECT delay, window_start AS since, ROW_NUMBER() OVER (PARTITION BY window_start ORDER BY delay, id) AS n
+             FROM TUMBLE(TABLE flights, DESCRIPTOR("at"), INTERVAL '1' HOUR)) WHERE n < 5 GROUP BY since""",
+        """SELECT since, count(*) AS n, max(delay) AS most FROM (
+             SELECT *, date_trunc('hour', "at") AS since FROM flights
+             QUALIFY row_number() OVER (PARTITION BY since ORDER BY delay NULLS LAST, id) < 5) GROUP BY since""",
+    ),
     "nulls first": (
         """SELECT id, delay FROM flights
            QUALIFY ROW_NUMBER() OVER (PARTITION BY carrier ORDER BY delay IS NOT NULL, delay, id) <= 9""",

@@ -45,10 +45,12 @@ def test_regexp_extract(text: str, wanted: list[object]) -> None:
         ("date_trunc('hour', at)", datetime(2026, 5, 6, 7, tzinfo=UTC)),
         ("date_trunc('week', at)", datetime(2026, 5, 4, tzinfo=UTC)),
         ("date_trunc('MONTH', day)", date(2026, 5, 1)),
+        ("date_bin('25m', at)", datetime(2026, 5, 6, 6, 55, tzinfo=UTC)),
+        ("date_bin('2d', day)", date(2026, 5, 5)),
         ("extract(minute from date_trunc('hour', at))", 0),
     ],
 )
-def test_date_trunc_keeps_the_type(text: str, wanted: object) -> None:
+def test_times_are_rounded_down_and_keep_their_type(text: str, wanted: object) -> None:
     assert given(text)[0] == wanted
 
 
@@ -62,6 +64,9 @@ def test_date_trunc_keeps_the_type(text: str, wanted: object) -> None:
         ("regexp_extract(url, 'a'", "a parenthesis is not closed"),
         ("date_trunc('eon', at)", "no unit 'eon'"),
         ("date_trunc(at)", "takes a unit and a time"),
+        ("date_bin('0s', at)", "must be positive"),
+        ("date_bin('1mo', at)", "no duration"),
+        ("date_bin(at)", "takes a duration and a time"),
     ],
 )
 def test_what_they_do_not_take(text: str, message: str) -> None:

@@ -219,6 +219,7 @@ ARGUMENTS = {
     "array_get": "x, 1",
     "array_to_string": "x, ','",
     "concat_ws": "',', x",
+    "date_bin": "'10m', x",
     "date_trunc": "'hour', x",
     "if": "x, y, z",
     "left": "x, 1",

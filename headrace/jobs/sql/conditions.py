@@ -9,7 +9,7 @@ from typing import Final
 from sqlglot import exp
 
 from headrace.jobs.sql.errors import SqlError
-from headrace.jobs.sql.windows import duration
+from headrace.jobs.sql.intervals import duration
 from headrace.kernel.durations import parse_duration_us
 
 _MIRRORED: Final[Mapping[type[exp.Expr], type[exp.Expr]]] = {

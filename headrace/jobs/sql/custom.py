@@ -14,9 +14,10 @@ from headrace.jobs.names import is_node_name
 from headrace.jobs.sql.dialect import ORDER, PARTITION
 from headrace.jobs.sql.errors import refuse
 from headrace.jobs.sql.expressions import text
+from headrace.jobs.sql.intervals import duration
 from headrace.jobs.sql.lowering import Lowering
 from headrace.jobs.sql.relations import Relation, Scope, Side
-from headrace.jobs.sql.windows import duration, table_call
+from headrace.jobs.sql.windows import table_call
 
 _EXAMPLE: Final = "FROM my_op(TABLE rows PARTITION BY k ORDER BY ts, argument => 5)"
 _OF_STEP: Final = ("allowed_lateness", "event_time")

@@ -9,6 +9,7 @@ from typing import Final
 from sqlglot import exp
 
 from headrace.jobs.sql.errors import refuse
+from headrace.jobs.sql.intervals import duration
 
 _PARTS: Final[Mapping[type[exp.Expr], str]] = {
     exp.Year: "YEAR",
@@ -126,6 +127,13 @@ def _date_trunc(node: exp.Expr) -> exp.Expr:
     return _call("DATE_TRUNC", exp.Literal.string(str(node.args["unit"].name).lower()), node.this)
 
 
+def _date_bin(node: exp.Expr) -> exp.Expr:
+    if node.args.get("origin") or node.args.get("zone"):
+        raise refuse(node, "DATE_BIN counts from 1970-01-01 in UTC", "leave the origin out")
+    size = exp.Literal.string(duration(node.this)) if isinstance(node.this, exp.Interval) else node.this
+    return _call("DATE_BIN", size, node.expression)
+
+
 def _strpos(node: exp.Expr) -> exp.Expr:
     if node.args.get("position") or node.args.get("occurrence"):
         raise refuse(node, "a search that begins further on is not supported", "search in SUBSTRING(...)")
@@ -233,6 +241,7 @@ _BY_TYPE: Final[Mapping[type[exp.Expr], Callable[[exp.Expr], exp.Expr]]] = {
     exp.Cast: _cast,
     exp.TryCast: _cast,
     exp.Contains: _contains,
+    exp.DateBin: _date_bin,
     exp.DateTrunc: _date_trunc,
     exp.Escape: _escape,
     exp.TimestampTrunc: _date_trunc,

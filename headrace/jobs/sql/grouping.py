@@ -132,7 +132,7 @@ def _keys(query: exp.Select, found: _Grouping, window: WindowCall | None) -> dic
             found.keys[written] = f"_key_{len(found.computed) + 1}"
             found.computed[found.keys[written]] = written
     if window is not None and not bounds:
-        cure = "add window_start, window_end to GROUP BY; the first rows of each window, without groups, are a step top"
+        cure = "GROUP BY window_start, window_end; or keep the first rows of each by ROW_NUMBER"
         raise refuse(window.call, "the windows of FROM are not grouped by", cure)
     return bounds
 

@@ -23,9 +23,9 @@ from headrace.jobs.sql.expressions import (
     name_of,
     row_text,
 )
+from headrace.jobs.sql.intervals import duration
 from headrace.jobs.sql.lowering import Lowering
 from headrace.jobs.sql.relations import Scope, Side
-from headrace.jobs.sql.windows import duration
 from headrace.kernel.errors import SpecError
 from operators.over_functions import holds_all, over_function
 

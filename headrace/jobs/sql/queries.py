@@ -15,7 +15,7 @@ from headrace.jobs.sql.lowering import Deferred, Lowering, Names
 from headrace.jobs.sql.members import read_from
 from headrace.jobs.sql.over import compute, with_windows_named
 from headrace.jobs.sql.projection import items_of, project
-from headrace.jobs.sql.ranking import Keep, number_text, numbered, qualified, rank, ranked
+from headrace.jobs.sql.ranking import Keep, in_windows, number_text, numbered, qualified, rank, ranked
 from headrace.jobs.sql.relations import Relation, Scope, Side
 from headrace.jobs.sql.scalars import computed
 from headrace.jobs.sql.subqueries import restrict
@@ -122,6 +122,8 @@ class Queries:
         else:
             found = read_from(self, query, owner, names, conjuncts(query.args.get("where")))
             scope, window, where = found.scope, found.window, found.conditions
+            first = None if window is None or keep is None else in_windows(self.to, owner, scope, window, query)
+            scope, window = (first, None) if first is not None else (scope, window)
             if window is not None:
                 query, where = with_bounds_asked(query, where)
         scope = restrict(self, owner, scope, where, names)

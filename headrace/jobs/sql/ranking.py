@@ -20,7 +20,7 @@ from headrace.jobs.sql.errors import refuse
 from headrace.jobs.sql.expressions import conjuncts, quoted, row_text
 from headrace.jobs.sql.lowering import Deferred, Lowering, Names
 from headrace.jobs.sql.relations import Relation, Scope
-from headrace.jobs.sql.windows import BOUNDS
+from headrace.jobs.sql.windows import ADDED, BOUNDS, WindowCall
 
 _EXAMPLE: Final = "SELECT … FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY k ORDER BY at) AS n FROM rows) WHERE n = 1"
 
@@ -101,6 +101,21 @@ def qualified(query: exp.Select) -> tuple[exp.Select, Keep] | None:
     return None if kept is None else (made, Keep(kept[0], asked=False))
 
 
+def in_windows(to: Lowering, owner: str, scope: Scope, window: WindowCall, query: exp.Select) -> Scope | None:
+    """The rows of a window with its bounds, if the query numbers the rows of each; None: it does something else.
+
+    Raises:
+        SqlError: It does so in windows of which this is not supported.
+    """
+    item = numbered(query)
+    by = (item.this.args.get("partition_by") or []) if item is not None else []
+    if not any(isinstance(part, exp.Column) and part.name in ADDED for part in by) or query.args.get("group"):
+        return None
+    size, bounds = window.assigned()
+    rows = to.with_columns(owner, bounds, scope.rows, window.call)
+    return scope.on(replace(rows, tumbling=size))
+
+
 def rank(to: Lowering, owner: str, scope: Scope, item: exp.Expr, keep: Keep) -> Scope:
     """The step that keeps the first rows of each key; with the number, if it is asked for, as a column of its name.
 
@@ -145,16 +160,19 @@ def _first_rows(
 ) -> Relation:
     keys, order = ranking
     over = item.this
+    written = [f"{name} {'desc' if down else 'asc'}" for name, down in order]
+    top: dict[str, Any] = {"n": keep.count, "order_by": written}
+    top |= {"rank": item.alias} if keep.asked else {}
+    if rows.tumbling:
+        top |= {"tumbling": rows.tumbling, "by": [name for name in keys if name not in ADDED]}
+        return replace(to.step(owner, "top", top, rows, over), tumbling="")
     (column, descending), *more = order
     by_time = keep.count == 1 and rows.clocks.get(column) == 0 and not more and not keep.asked
     if by_time and keys and not descending and not rows.changes and not rows.windowed:
         return to.step(owner, "dedup", {"by": keys, "keep": "first"}, rows, over)
     times = [name for name in keys if rows.clocks.get(name) == 0]
     windowed = rows.windowed and bool(times) and not rows.changes
-    written = [f"{name} {'desc' if down else 'asc'}" for name, down in order]
-    top: dict[str, Any] = {"n": keep.count, "order_by": written}
     top |= {"by": by} if (by := [name for name in keys if not windowed or name not in (*times, *BOUNDS)]) else {}
-    top |= {"rank": item.alias} if keep.asked else {}
     if windowed:
         return to.step(owner, "top", top, rows, over)
     made = to.step(owner, "running_top", top, rows, over)

@@ -22,6 +22,7 @@ class Relation:
         changes: The rows are a changelog.
         clocks: Columns that are the event time plus so many microseconds.
         windowed: The rows are results of windows: rows of one window have one event time.
+        tumbling: The length of the windows that the rows lie in, and whose bounds they hold; empty: of none.
     """
 
     node: str
@@ -30,6 +31,7 @@ class Relation:
     changes: bool = False
     clocks: Mapping[str, int] = field(default_factory=dict)
     windowed: bool = False
+    tumbling: str = ""
 
     @property
     def hidden(self) -> bool:

@@ -15,7 +15,8 @@ from sqlglot import exp
 
 from headrace.jobs.sql.dialect import ORDER, PARTITION
 from headrace.jobs.sql.errors import refuse
-from headrace.jobs.sql.expressions import text
+from headrace.jobs.sql.expressions import quoted
+from headrace.jobs.sql.intervals import duration
 from headrace.kernel.durations import parse_duration_us
 
 BOUNDS: Final = ("window_start", "window_end")
@@ -31,14 +32,6 @@ _INTERVALS: Final[Mapping[str, tuple[str, ...]]] = {
     "HOP": ("every", "hopping"),
     "CUMULATE": ("every", "cumulating"),
     "SESSION": ("session",),
-}
-_UNITS: Final = {
-    "MICROSECOND": "us",
-    "MILLISECOND": "ms",
-    "SECOND": "s",
-    "MINUTE": "m",
-    "HOUR": "h",
-    "DAY": "d",
 }
 _FEWEST: Final = 2
 _MILLISECOND: Final = 1000
@@ -74,6 +67,24 @@ class WindowCall:
         written = self.spec.get("tumbling") or self.spec.get("hopping")
         length = parse_duration_us(written) if written else 0
         return {BOUNDS[0]: 0} | ({BOUNDS[1]: length, LAST: length - _MILLISECOND} if length else {})
+
+    def assigned(self) -> tuple[str, dict[str, str]]:
+        """The length of the window that a row lies in, and its bounds as row expressions.
+
+        Raises:
+            SqlError: A row may lie in several, or in one that rows themselves make.
+        """
+        size = self.spec.get("tumbling")
+        if size is None or self.time is None or "offset" in self.spec:
+            raise refuse(
+                self.call,
+                "the first rows of windows are those of TUMBLE by event time, without an offset",
+                "GROUP BY the bounds first, and rank the results",
+            )
+        start = f"date_bin('{size}', {quoted(self.time)})"
+        length = parse_duration_us(size)
+        ends = {BOUNDS[1]: length, LAST: length - _MILLISECOND}
+        return size, {BOUNDS[0]: start} | {name: f"{start} + INTERVAL '{us} MICROSECONDS'" for name, us in ends.items()}
 
 
 def table_call(node: exp.Expr) -> exp.Expr:
@@ -122,24 +133,6 @@ def _arguments(call: exp.Expr, name: str) -> list[exp.Expr]:
     if given and isinstance(given[0], exp.Column) and len(given[0].parts) == 1:
         given[0] = exp.Table(this=given[0].this)
     return given
-
-
-def duration(node: exp.Expr) -> str:
-    """An interval as a spec writes it, e.g. ``10m``.
-
-    Raises:
-        SqlError: It is none, has no fixed length as months have none, or is too long.
-    """
-    unit = str(node.args["unit"].name).upper() if isinstance(node, exp.Interval) and node.args.get("unit") else ""
-    value = str(node.this.name) if unit else ""
-    if unit.removesuffix("S") not in _UNITS or not value.isdigit():
-        raise refuse(node, f"{text(node)} is no interval of a fixed length", "write for example INTERVAL '10' MINUTE")
-    written = f"{value}{_UNITS[unit.removesuffix('S')]}"
-    try:
-        parse_duration_us(written)
-    except ValueError as error:
-        raise refuse(node, str(error), "write for example INTERVAL '10' MINUTE") from error
-    return written
 
 
 def _descriptor(node: exp.Expr, name: str) -> str | None:
