@@ -116,5 +116,7 @@ def check_defaults(schema: Schema, name: str) -> None:
 
 def readable(path: str) -> str:
     """A location as Polars takes it."""
+    if path.startswith("s3n://"):  # Hadoop's older name for what Polars knows as s3 and s3a
+        return f"s3{path.removeprefix('s3n')}"
     # Polars decodes %XX in file: URLs, but the names on the disk hold it literally (p=%C3%9F).
     return path.removeprefix("file://")

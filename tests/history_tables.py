@@ -6,6 +6,7 @@ import json
 import struct
 import uuid
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,9 @@ from pyiceberg.types import DateType, IntegerType, LongType, TimestampType, Time
 from pyroaring import BitMap
 
 from hybrid_source.history import HistoryPlan, HistorySplit
+
+_FILE_PATH = 1
+"""Place of a data file's name in its record (Iceberg spec, "Manifests")."""
 
 
 def open_catalog(folder: Path) -> SqlCatalog:
@@ -85,6 +89,16 @@ def append_arrow(table: Table, rows: pa.Table) -> None:
     """Append to an unpartitioned table as it is: pyiceberg's own writer loses nulls in lists of structs."""
     with table.transaction() as transaction, transaction.update_snapshot().fast_append() as snapshot:
         snapshot.append_data_file(_data_file(table, rows, Record()))
+
+
+def append_named(table: Table, rows: pa.Table, rename: Callable[[str], str]) -> str:
+    """Append a file to an unpartitioned table, whose metadata call it by another name; gives that name."""
+    file = _data_file(table, rows, Record())
+    name = rename(file.file_path)
+    file[_FILE_PATH] = name
+    with table.transaction() as transaction, transaction.update_snapshot().fast_append() as snapshot:
+        snapshot.append_data_file(file)
+    return name
 
 
 def append_in_partition(table: Table, rows: pa.Table, *values: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 
 import polars as pl
+import pyarrow as pa
 import pyarrow.fs
 import pytest
 from pyiceberg.partitioning import PartitionField, PartitionSpec
@@ -18,7 +19,7 @@ from hybrid_source.iceberg_history import open_iceberg
 from hybrid_source.lookup import IcebergLookup
 from hybrid_source.parquet_history import open_parquet
 from hybrid_source.splits import SplitTarget
-from tests.history_tables import append, collect
+from tests.history_tables import add_deletes, append, append_named, collect, position_deletes
 from tests.services import CatalogCase, Stack
 
 SCHEMA = Schema(NestedField(1, "id", LongType(), required=False), NestedField(2, "k", StringType(), required=False))
@@ -37,6 +38,18 @@ def test_partition_values_that_urls_would_change_are_read(catalog: CatalogCase) 
     assert collect(one)["k"].to_list() == ["x/y"]
     lookup = IcebergLookup("t", lambda: catalog.client.load_table(catalog.identifier("t")))
     assert lookup.load(lookup.pin()).height == len(ODD)
+
+
+@pytest.mark.parametrize("scheme", ["s3a", "s3n"])
+def test_files_and_deletes_under_hadoops_names_of_s3_are_read(catalog: CatalogCase, scheme: str) -> None:
+    table = catalog.client.create_table(catalog.identifier("t"), SCHEMA)
+    if not table.location().startswith("s3://"):
+        pytest.skip("this catalog's files are on the local disk")
+    rows = pa.table({"id": [1, 2, 3], "k": ["a", "b", "c"]}, schema=table.schema().as_arrow())
+    path = append_named(table, rows, lambda name: scheme + name.removeprefix("s3"))
+    assert path.startswith(f"{scheme}://")
+    add_deletes(table, position_deletes(table, [(path, 1)]))
+    assert collect(open_iceberg(table, "t").plan(HistoryQuery()))["k"].to_list() == ["a", "c"]
 
 
 def test_snp_01_a_missing_file_is_named(catalog: CatalogCase) -> None:
