@@ -66,44 +66,46 @@ class StopRequest(BaseModel):
 class TransitionView(BaseModel):
     """One change of a job's state."""
 
-    at: datetime
-    state: JobState
-    reason: str
+    at: datetime = Field(description="When it changed.")
+    state: JobState = Field(description="To which state.")
+    reason: str = Field(description="Why, for people.")
 
 
 class StopView(BaseModel):
     """A stop that was asked for."""
 
-    mode: StopMode
-    requested_at: datetime
+    mode: StopMode = Field(description="What becomes of open windows.")
+    requested_at: datetime = Field(description="When it was asked for.")
     killed: bool = Field(description="The worker did not stop in time and was killed. Safe: its last epoch stands.")
 
 
 class WorkerView(BaseModel):
     """The process behind a job."""
 
-    pid: int
-    attempt: int
-    heartbeat_at: datetime | None
+    pid: int = Field(description="Its process id, on the machine that it runs on.")
+    attempt: int = Field(description="How many workers this job has had, this one included.")
+    heartbeat_at: datetime | None = Field(description="When it was last heard of.")
 
 
 class JobView(BaseModel):
     """A job. Integers in `plan`, `progress` and `error` are decimal strings (docs/api.md, numbers)."""
 
-    id: str
-    kind: JobKind
-    name: str
+    id: str = Field(description="Made by the service; names the job in every path.")
+    kind: JobKind = Field(description="A job or a backfill.")
+    name: str = Field(description="The name in its spec.")
     uid: str = Field(description="Names the checkpoint. A new job with the uid of one that is over goes on from there.")
-    state: JobState
-    created_at: datetime
-    updated_at: datetime
+    state: JobState = Field(description="Where it stands (docs/api.md, jobs).")
+    created_at: datetime = Field(description="When it was created.")
+    updated_at: datetime = Field(description="When anything of it changed last.")
     until: str | None = Field(description="`caught-up`, or a time.")
-    on_end: StopMode
-    stop: StopView | None
-    deleting: bool
-    worker: WorkerView | None
-    progress: dict[str, Any] | None
-    plan: dict[str, Any] | None
+    on_end: StopMode = Field(description="What that end does with open windows.")
+    stop: StopView | None = Field(description="The stop that was asked for, if any.")
+    deleting: bool = Field(description="It goes as soon as it has stopped.")
+    worker: WorkerView | None = Field(description="The process behind it, while there is one.")
+    progress: dict[str, Any] | None = Field(
+        description="Counts of this worker's run, lag and retention by partition, the last committed epoch."
+    )
+    plan: dict[str, Any] | None = Field(description="Of a backfill: what it reads.")
     error: dict[str, Any] | None = Field(description="code, domain, retryable, message, detail, hint, context.")
     backfill: dict[str, Any] | None = Field(description="The request of a backfill.")
 
@@ -112,27 +114,27 @@ class JobDetail(JobView):
     """A job with its spec and its past."""
 
     spec: dict[str, Any] = Field(description="As it was sent, without the passwords of URLs.")
-    transitions: list[TransitionView]
+    transitions: list[TransitionView] = Field(description="Its changes of state, oldest first.")
 
 
 class JobList(BaseModel):
     """A page of jobs, newest first."""
 
-    items: list[JobView]
+    items: list[JobView] = Field(description="The jobs of this page.")
     next_cursor: str | None = Field(description="Send it as `cursor` for the next page; null on the last one.")
 
 
 class Health(BaseModel):
     """The service answers."""
 
-    status: Literal["ok"] = "ok"
-    version: str
+    status: Literal["ok"] = Field(default="ok", description="Always `ok`.")
+    version: str = Field(description="The release.")
 
 
 class Readiness(BaseModel):
     """The service can do its work."""
 
-    status: Literal["ready"] = "ready"
+    status: Literal["ready"] = Field(default="ready", description="Always `ready`.")
     role: Literal["active", "standby"] = Field(
         description="`active` supervises the workers; `standby` serves all requests while another service does."
     )

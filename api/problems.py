@@ -54,7 +54,7 @@ RETRY_AFTER_S: Final = 5
 class Fault(BaseModel):
     """One wrong thing in a request."""
 
-    detail: str
+    detail: str = Field(description="What is wrong.")
     pointer: str | None = Field(default=None, description="JSON pointer into the request's body.")
     parameter: str | None = Field(default=None, description="Query parameter or header.")
 
@@ -85,7 +85,7 @@ class Problem(BaseModel):
 
     type: str = Field(description="urn:headrace:problem:CODE")
     title: str = Field(description="The status in words.")
-    status: int
+    status: int = Field(description="The status of the answer.")
     detail: str = Field(description="What is wrong.")
     instance: str = Field(description="The path that was asked for.")
     code: str = Field(description="Stable; see docs/api.md.")
@@ -94,7 +94,7 @@ class Problem(BaseModel):
     seen: str | None = Field(default=None, description="What was seen, in the failing library's own words.")
     hint: str | None = Field(default=None, description="What to do about it.")
     context: dict[str, Any] | None = Field(default=None, description="Machine-readable facts; integers as strings.")
-    errors: list[Fault] | None = None
+    errors: list[Fault] | None = Field(default=None, description="Each wrong thing, where there are several.")
 
 
 def install(app: FastAPI, routes: Sequence[BaseRoute]) -> None:

@@ -8,7 +8,7 @@ import json
 from http import HTTPStatus
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Body, Depends, Header, Query, Request, Response
+from fastapi import APIRouter, Body, Depends, Header, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from api.models import (
@@ -47,6 +47,7 @@ def _service(request: Request) -> JobService:
 
 
 Service = Annotated[JobService, Depends(_service)]
+JobId = Annotated[str, Path(description="The id of a job or backfill.")]
 Key = Annotated[
     str | None,
     Header(
@@ -63,7 +64,7 @@ class Wanted(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     cursor: str | None = Field(default=None, description="`next_cursor` of the page before.")
-    limit: int = Field(default=50, ge=1, le=MAX_PAGE)
+    limit: int = Field(default=50, ge=1, le=MAX_PAGE, description="Jobs on a page at most.")
     state: list[JobState] = Field(default=[], description="Only jobs in one of these states.")
 
 
@@ -108,13 +109,13 @@ def list_jobs(service: Service, wanted: PageOf) -> JobList:
 
 
 @router.get("/v1/jobs/{job_id}", tags=["jobs"], responses=_problems(404, 410))
-def get_job(job_id: str, service: Service) -> JobDetail:
+def get_job(job_id: JobId, service: Service) -> JobDetail:
     """One job or backfill, with its spec, progress and past."""
     return job_detail(*service.get(job_id))
 
 
 @router.get("/v1/jobs/{job_id}/seam", tags=["jobs"], responses=_problems(404, 410))
-def get_seam(job_id: str, service: Service) -> dict[str, Any]:
+def get_seam(job_id: JobId, service: Service) -> dict[str, Any]:
     """The seam proof of a job: what came from the lake, what from Kafka, what is missing or there twice."""
     proof: dict[str, Any] = with_text_integers(service.seam(job_id))
     return proof
@@ -122,7 +123,7 @@ def get_seam(job_id: str, service: Service) -> dict[str, Any]:
 
 @router.post("/v1/jobs/{job_id}/stop", tags=["jobs"], responses=_problems(404, 409, 410))
 def stop_job(
-    job_id: str, service: Service, response: Response, wanted: Annotated[StopRequest | None, Body()] = None
+    job_id: JobId, service: Service, response: Response, wanted: Annotated[StopRequest | None, Body()] = None
 ) -> JobView:
     """Stop a job at its next epoch. 202 while it is stopping, 200 once it is STOPPED, 409 when it ended otherwise."""
     job = service.stop(job_id, (wanted or StopRequest()).mode)
@@ -131,13 +132,13 @@ def stop_job(
 
 
 @router.post("/v1/jobs/{job_id}/resume", status_code=201, tags=["jobs"], responses=_problems(404, 409, 410))
-def resume_job(job_id: str, service: Service, response: Response, key: Key = None) -> JobView:
+def resume_job(job_id: JobId, service: Service, response: Response, key: Key = None) -> JobView:
     """Go on with a job or backfill that was stopped, failed or was fenced: a new job, from the same checkpoint."""
     return _created(service.resume(job_id, key=key), response)
 
 
 @router.delete("/v1/jobs/{job_id}", status_code=204, tags=["jobs"], responses=_problems(404, 410))
-def delete_job(job_id: str, service: Service) -> Response:
+def delete_job(job_id: JobId, service: Service) -> Response:
     """Remove a job: at once (204) when it is over, else as soon as it has stopped (202). Its tables stay."""
     job = service.delete(job_id)
     return Response(status_code=204 if job.state.terminal else 202)
@@ -161,7 +162,7 @@ def list_backfills(service: Service, wanted: PageOf) -> JobList:
 
 
 @router.get("/v1/backfills/{job_id}", tags=["backfills"], responses=_problems(404, 410))
-def get_backfill(job_id: str, service: Service) -> JobDetail:
+def get_backfill(job_id: JobId, service: Service) -> JobDetail:
     """One backfill, with its plan and progress."""
     return job_detail(*service.get(job_id, JobKind.BACKFILL))
 

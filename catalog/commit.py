@@ -37,6 +37,7 @@ from headrace.kernel.errors import (
     NotFoundError,
     SupersededError,
     has_commits,
+    set_back,
     superseded,
 )
 from headrace.kernel.protocols import Entry
@@ -156,6 +157,20 @@ def refuse_commits(table: Table, name: TableName, key: SinkKey, lineage: str) ->
             f"snapshot {earlier.snapshot_id} is epoch {earlier.epoch} of another life of this job",
             {"table": str(name), "epoch": earlier.epoch},
         )
+
+
+def refuse_set_back(table: Table, name: TableName, key: SinkKey, lineage: str, decided: int) -> None:
+    """Refuse a table that holds epochs of this lineage that its own head does not know. Changes nothing.
+
+    Only an owner of the head may ask: epochs are committed once the head has decided them, so that nobody can have
+    committed more than the head that it took over says.
+
+    Raises:
+        DataError: It does (``CHECKPOINT_SET_BACK``).
+    """
+    here = find_state(table.metadata, key).committed
+    if here is not None and here.lineage == lineage and here.epoch > decided:
+        raise set_back(f"table {name}", key.job_uid, decided, here.epoch, {"table": str(name)})
 
 
 def set_boundary(catalogs: Catalogs, name: TableName, boundary: Boundary, policy: RetryPolicy | None = None) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -60,10 +61,12 @@ class Target:
         *,
         lineage: str = "lineage",
         entry: Entry = Entry.GOES_ON,
+        decided: int | None = None,
         **options: Any,
     ) -> KafkaSinkWriter:
         """An open writer that has not recovered yet."""
-        decided = None if entry is Entry.BEGINS else 0
+        if decided is None and entry is not Entry.BEGINS:
+            decided = 0 if entry is Entry.RESTORED else sys.maxsize  # whatever stands here was decided
         context = SinkContext(self.job, lineage, self.store.blobs, decided, entry is Entry.RESTORED)
         writer = (sink or self.sink(**options)).open(SCHEMA, context)
         self.writers.append(writer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -80,11 +81,13 @@ class Lake:
         schema: pl.Schema = ROWS,
         blobs: Blobs | None = None,
         entry: Entry = Entry.GOES_ON,
+        decided: int | None = None,
         **options: Any,
     ) -> IcebergWriter:
         settings = {"create": True, "clock": self.clock, **options}
         sink = IcebergSink("out", self.catalogs, str(self.name), **settings)
-        decided = None if entry is Entry.BEGINS else 0
+        if decided is None and entry is not Entry.BEGINS:
+            decided = 0 if entry is Entry.RESTORED else sys.maxsize  # whatever stands here was decided
         context = SinkContext(job, lineage, blobs or self.blobs, decided, entry is Entry.RESTORED)
         return sink.open(schema, context)
 

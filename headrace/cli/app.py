@@ -256,7 +256,13 @@ def serve(
         int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0 takes a free one.")
     ] = 8470,
     store: Annotated[
-        str | None, typer.Option("--store", help="URL of the job store; SQLite in the state folder.")
+        str | None,
+        typer.Option(
+            "--store",
+            envvar="HEADRACE_JOB_STORE",
+            show_envvar=False,
+            help="URL of the job store; else HEADRACE_JOB_STORE, else SQLite in the state folder.",
+        ),
     ] = None,
     allow_remote: Annotated[
         bool, typer.Option("--allow-remote", help="Listen beyond this machine. There is no authentication.")

@@ -41,9 +41,11 @@ class Comparison(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    column: str
-    op: Literal["=", "!=", "<", "<=", ">", ">=", "in"] = "="
-    value: Scalar | Annotated[list[Scalar], Field(min_length=1, max_length=MAX_LIST)]
+    column: str = Field(description="A column of the source.")
+    op: Literal["=", "!=", "<", "<=", ">", ">=", "in"] = Field(default="=", description="How they are compared.")
+    value: Scalar | Annotated[list[Scalar], Field(min_length=1, max_length=MAX_LIST)] = Field(
+        description="A literal of the column's type; for `in` a list of them."
+    )
 
 
 class BackfillRequest(BaseModel):
@@ -60,7 +62,7 @@ class BackfillRequest(BaseModel):
     filter: tuple[Comparison, ...] = Field(default=(), description="Further conditions on the source's rows.")
     target: TableName = Field(description="CATALOG.NAMESPACE.TABLE that the rows are appended to.")
     create: bool = Field(default=False, description="Create the target when it is not there.")
-    mode: Literal["append"] = "append"
+    mode: Literal["append"] = Field(default="append", description="Rows are appended to the target.")
 
     @property
     def from_us(self) -> int | None:

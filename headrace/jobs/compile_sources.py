@@ -32,6 +32,7 @@ from headrace.kernel import columns as system
 from headrace.kernel.errors import SpecError
 from headrace.kernel.protocols import ERRORS, Json
 from headrace.runtime.graph import Stream
+from hybrid_source.decode import Decoder, JsonDecoder
 from hybrid_source.history import History
 from hybrid_source.history_sequence import HistorySequence
 from hybrid_source.history_stage import LakeHistory
@@ -301,9 +302,16 @@ def _tail(source: SourceSpec, tail: TailSpec, config: Config, payload: pl.Schema
         rate_limit=tail.rate_limit,
         discovery_s=tail.discovery_interval / 1e6,
         transaction_wait_s=tail.transaction_wait / 1e6,
+        decoder=_decoder(tail),
         upserts=_upserts(source),
         compacted=source.changelog is False,
     )
+
+
+def _decoder(tail: TailSpec) -> Callable[[pl.Schema], Decoder]:
+    match tail.format:
+        case "json":
+            return JsonDecoder
 
 
 def _upserts(source: SourceSpec) -> UpsertKey | None:

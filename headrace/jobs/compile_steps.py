@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, assert_never
 
 import polars as pl
 
@@ -144,6 +144,8 @@ def _transform(node_id: str, step: StatelessStep, event_time: str | None, tables
             built = _lookup(node_id, step.lookup, event_time, tables[step.lookup.table])
         case UnionStep():
             raise InternalError(f"union {node_id!r} is built by the compiler, which knows its schema")
+        case _:
+            assert_never(step)
     return built
 
 

@@ -34,7 +34,7 @@ Delivery = Literal["exactly-once"]
 class IcebergTarget(SpecModel):
     """The table that rows are appended to."""
 
-    table: TableName
+    table: TableName = Field(description="CATALOG.NAMESPACE.TABLE")
     create: bool = Field(default=False, description="Create the table when it is not there.")
     partition_by: AnyNumber = Field(default=(), description="Partitioning of a created table, e.g. day(window_start).")
     marker: PositiveDuration = lasting(
@@ -54,14 +54,14 @@ class IcebergSink(Node):
 class KafkaTarget(SpecModel):
     """The topic that rows are produced to."""
 
-    topic: TopicName
+    topic: TopicName = Field(description="The topic.")
     cluster: NodeName = Field(default="default", description="A [kafka.NAME] section of headrace.toml.")
     key: AnyNumber = Field(default=(), description="Columns that make the record's key.")
     create: bool = Field(default=False, description="Create the topic when it is not there.")
     partitions: Annotated[int, Field(ge=1)] | None = Field(
         default=None, description="Partitions of a created topic; the broker's default if not given."
     )
-    format: Literal["json"] = "json"
+    format: Literal["json"] = Field(default="json", description="The form of values and keys.")
     options: dict[str, Option] = Field(default_factory=dict, description="librdkafka options, over the cluster's own.")
 
 
@@ -110,25 +110,25 @@ class StateSpec(SpecModel):
 class JobSpec(SpecModel):
     """A whole job."""
 
-    name: JobName
+    name: JobName = Field(description="The job's name.")
     uid: JobName = Field(
         default_factory=lambda data: data.get("name", ""),
         description="Stable identity: checkpoints, fencing and commits are bound to it. The name if not given.",
     )
-    description: str = ""
-    sources: dict[NodeName, SourceSpec] = Field(min_length=1)
+    description: str = Field(default="", description="For people.")
+    sources: dict[NodeName, SourceSpec] = Field(min_length=1, description="What is read, by name.")
     tables: dict[NodeName, StaticTable] = Field(default_factory=dict, description="Tables for lookups.")
     sql: str | None = Field(
         default=None, min_length=1, description="Views and queries, in place of steps (docs/sql.md)."
     )
-    steps: tuple[Step, ...] = ()
-    sinks: tuple[Sink, ...] = Field(min_length=1)
+    steps: tuple[Step, ...] = Field(default=(), description="What happens to rows, in order.")
+    sinks: tuple[Sink, ...] = Field(min_length=1, description="Where results go.")
     checkpoint: CheckpointSpec = Field(default_factory=CheckpointSpec)
     state: StateSpec = Field(default_factory=StateSpec)
     parallelism: Annotated[int, Field(ge=1, le=GROUPS)] = Field(
         default=1, description="Instances of each step with state and a key; may change from run to run."
     )
-    delivery: Delivery = "exactly-once"
+    delivery: Delivery = Field(default="exactly-once", description="What sinks promise.")
 
     _places: dict[Path, str] = PrivateAttr(default_factory=dict)
 

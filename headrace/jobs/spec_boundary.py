@@ -36,14 +36,14 @@ AnyOffsets = Annotated[
 class BoundaryOffsets(SpecModel):
     """The boundary is stated: the next offset by partition, for several topics by topic and partition."""
 
-    offsets: AnyOffsets
+    offsets: AnyOffsets = Field(description="The next offset by partition, or by topic and partition.")
 
 
 class BoundaryColumnNames(SpecModel):
     """Columns of the history that say where a row came from; ``a.b`` is a field of a struct."""
 
-    partition: str
-    offset: str
+    partition: str = Field(description="The column of the partition.")
+    offset: str = Field(description="The column of the offset.")
     topic: str | None = Field(default=None, description="Where the history holds rows of several topics.")
 
 
@@ -56,7 +56,9 @@ class BoundaryColumns(SpecModel):
 class ConnectTopic(SpecModel):
     """The control topic of Iceberg's Kafka Connect sink; what is not given is taken from the snapshot summary."""
 
-    control_topic: TopicName | None = None
+    control_topic: TopicName | None = Field(
+        default=None, description="The control topic; that of the snapshot's summary if not given."
+    )
     group: str | None = Field(default=None, description="The connector's group, e.g. connect-NAME.")
     cluster: NodeName | None = Field(default=None, description="A [kafka.NAME] section; the tail's if not given.")
 

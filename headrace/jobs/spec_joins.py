@@ -73,7 +73,9 @@ class JoinSpec(SpecModel):
     on: KeyPairs = Field(
         description="Columns that are equal on both sides, or a mapping from the left's to the right's."
     )
-    how: Literal["inner", "left", "right", "full", "semi", "anti"] = "inner"
+    how: Literal["inner", "left", "right", "full", "semi", "anti"] = Field(
+        default="inner", description="What becomes of rows without a match."
+    )
     within: Annotated[WithinSpec, BeforeValidator(_around)] | None = Field(
         default=None, description="Interval join: right + lower <= left <= right + upper for the event times."
     )

@@ -71,13 +71,13 @@ Histories = Annotated[
 class StartAtOffsets(SpecModel):
     """The tail starts at these offsets."""
 
-    offsets: AnyOffsets
+    offsets: AnyOffsets = Field(description="The next offset by partition, or by topic and partition.")
 
 
 class StartAtTimestamp(SpecModel):
     """The tail starts at the first record with this timestamp or a later one."""
 
-    timestamp: AwareDatetime
+    timestamp: AwareDatetime = Field(description="At the first record that is not older.")
 
 
 Start = Annotated[
@@ -106,7 +106,7 @@ class TailSpec(SpecModel):
         default=None, description="Or a regular expression: all topics whose whole name matches, those of later too."
     )
     cluster: NodeName = Field(default="default", description="A [kafka.NAME] section of headrace.toml.")
-    format: Literal["json"] = "json"
+    format: Literal["json"] = Field(default="json", description="The form of values.")
     row_schema: dict[str, ColumnType] | None = Field(
         default=None, alias="schema", min_length=1, description="Column types; the history's schema if not given."
     )
@@ -149,7 +149,7 @@ Tail = Annotated[
 class EventTimeSpec(SpecModel):
     """When a row happened, and how far rows may be out of order."""
 
-    column: str
+    column: str = Field(description="A timestamp or date.")
     out_of_orderness: Duration = lasting("0s", description="How much later than newer rows a row may come.")
     idle: PositiveDuration | None = Field(
         default=None,
@@ -216,9 +216,9 @@ class SourceSpec(SpecModel):
     history: Histories | None = Field(
         default=None, description="The bounded part; a list of stages is read in its order, oldest first."
     )
-    tail: Tail | None = None
-    boundary: BoundaryRule = "auto"
-    event_time: EventTimeSpec | None = None
+    tail: Tail | None = Field(default=None, description="The unbounded part: a topic, or a table that is followed.")
+    boundary: BoundaryRule = Field(default="auto", description="Where the history ends and the tail begins.")
+    event_time: EventTimeSpec | None = Field(default=None, description="The column of event time; windows need it.")
     handover: HandoverSpec = Field(default_factory=HandoverSpec)
     late: LatePolicy = Field(default_factory=LatePolicy)
     changelog: ChangelogSpec | Literal[False] | None = Field(

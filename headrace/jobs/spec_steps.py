@@ -51,7 +51,7 @@ class FilterStep(Node):
 class WithColumnsStep(Node):
     """Adds or replaces columns."""
 
-    with_columns: dict[str, Expression] = Field(min_length=1)
+    with_columns: dict[str, Expression] = Field(min_length=1, description="Columns that are added or replaced.")
 
 
 SelectList = Annotated[tuple[str, ...], Field(min_length=1)]
@@ -74,13 +74,13 @@ class SelectStep(Node):
             custom_error_type="message",
             custom_error_message="select takes a list of columns, or a mapping of names to expressions",
         ),
-    ]
+    ] = Field(description="Columns that are kept, or a mapping of names to what is computed.")
 
 
 class DropStep(Node):
     """Leaves columns out."""
 
-    drop: OneOrMany
+    drop: OneOrMany = Field(description="Columns that are left out.")
 
 
 def _named(value: Any) -> Any:
@@ -201,12 +201,14 @@ def _column(value: Any) -> Any:
 class LookupSpec(SpecModel):
     """A join with a static table."""
 
-    table: str
+    table: str = Field(description="A name of the job's tables.")
     on: KeyPairs = Field(
         description="Columns that are equal on both sides, or a mapping from the rows' to the table's."
     )
     columns: tuple[str, ...] | None = Field(default=None, min_length=1, description="Columns to add; all if not given.")
-    how: Literal["left", "inner", "semi", "anti"] = "left"
+    how: Literal["left", "inner", "semi", "anti"] = Field(
+        default="left", description="What becomes of rows without a match."
+    )
     prefix: str = Field(default="", description="Put before the names of added columns.")
     many: bool = Field(default=False, description="Allow several rows of the table for one key.")
     as_of: Annotated[AsOfSpec, BeforeValidator(_column)] | None = Field(
@@ -311,7 +313,7 @@ WindowSpec = Annotated[
 class WindowStep(Node):
     """Aggregates rows by key and window; late rows leave through the port ``late``."""
 
-    window: WindowSpec
+    window: WindowSpec = Field(description="The kind of windows, their key and aggregates.")
 
 
 class RunningAggregateSpec(SpecModel):

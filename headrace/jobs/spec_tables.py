@@ -34,8 +34,10 @@ class TableBase(SpecModel):
 class IcebergTable(TableBase):
     """A table in Iceberg."""
 
-    table: TableName
-    snapshot: int | None = None
+    table: TableName = Field(description="CATALOG.NAMESPACE.TABLE")
+    snapshot: int | None = Field(
+        default=None, description="The snapshot to read; the newest when the job first starts if not given."
+    )
     lease: Lease = Field(default="auto", description=LEASE)
 
     @property

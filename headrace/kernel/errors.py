@@ -286,5 +286,20 @@ def has_commits(target: str, job_uid: str, detail: str, context: dict[str, Any])
     )
 
 
+def set_back(target: str, job_uid: str, decided: int, committed: int, context: dict[str, Any]) -> DataError:
+    """The error for a job whose checkpoints end before what they have brought about, as after an old backup.
+
+    Its next epochs would have the numbers of those that are committed, and would count as committed themselves.
+    """
+    return DataError(
+        f"the checkpoints of job {job_uid!r} end at epoch {decided}, but {target} holds its epoch {committed}",
+        detail="the job's folder (or prefix) was set back, for instance to an older backup; what came after it was "
+        "not forgotten by the target",
+        hint="bring the newest checkpoints back; without them begin anew: another uid, and targets that are empty",
+        code="CHECKPOINT_SET_BACK",
+        context={"job": job_uid, "decided": decided, "committed": committed, **context},
+    )
+
+
 class InternalError(HeadraceError):
     """A fault of Headrace itself."""

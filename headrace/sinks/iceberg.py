@@ -19,7 +19,15 @@ import polars as pl
 from catalog.boundary_record import find_boundary, merged
 from catalog.catalogs import Catalogs, TableName
 from catalog.changing import RetryPolicy
-from catalog.commit import EpochCommit, check_identity, commit_epoch, fence, refuse_commits, rolled_back
+from catalog.commit import (
+    EpochCommit,
+    check_identity,
+    commit_epoch,
+    fence,
+    refuse_commits,
+    refuse_set_back,
+    rolled_back,
+)
 from catalog.fitting import fit
 from catalog.staging import remove, seal
 from catalog.tables import load_or_create
@@ -29,7 +37,7 @@ from headrace.kernel import crash
 from headrace.kernel.boundary import Boundary
 from headrace.kernel.clock import Clock, SystemClock
 from headrace.kernel.errors import BoundaryError, FencedError, NotFoundError
-from headrace.kernel.protocols import BlobStore, Entry, EpochId, PreCommit, SinkContext
+from headrace.kernel.protocols import BlobStore, EpochId, PreCommit, SinkContext
 from headrace.sinks import iceberg_precommit
 from headrace.sinks.iceberg_buffer import EpochBuffer
 from headrace.state.frames import damaged
@@ -88,6 +96,7 @@ class IcebergSink:
             SchemaError: The rows do not fit the table.
             UserError: The job begins, and the table holds what it committed before (``SINK_HAS_COMMITS``); the table
                 cannot be written as it is (:func:`catalog.write_properties.check_writable`).
+            DataError: The table holds epochs that the job's head does not know (``CHECKPOINT_SET_BACK``).
         """
         name = TableName.parse(self.table)
         identity = _Identity(context.blobs, f"staging/{quote(self.id, safe='')}/table-{context.lineage}.json")
@@ -100,9 +109,12 @@ class IcebergSink:
         if recorded is not None:
             check_identity(table, name, recorded)
         fit(schema, table.schema(), str(name))
-        if context.entry is Entry.BEGINS:
+        key = SinkKey(context.job_uid, self.id, self.branch)
+        if context.decided is None:
             # Before any sink of the job fences an instance that works with another state.
-            refuse_commits(table, name, SinkKey(context.job_uid, self.id, self.branch), context.lineage)
+            refuse_commits(table, name, key, context.lineage)
+        else:
+            refuse_set_back(table, name, key, context.lineage, context.decided)
         identity.record(str(table.metadata.table_uuid))
         return IcebergWriter(self, name, table, schema, context)
 

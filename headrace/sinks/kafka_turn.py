@@ -12,7 +12,7 @@ import uuid
 from dataclasses import dataclass, field
 
 from headrace.kafka import KafkaCluster
-from headrace.kernel.errors import has_commits, superseded
+from headrace.kernel.errors import has_commits, set_back, superseded
 from headrace.kernel.protocols import Entry, EpochId, SinkContext
 from headrace.sinks import commit_marker
 from headrace.sinks.commit_marker import Marker
@@ -42,6 +42,7 @@ class Turn:
     partition: int
     _marker: Marker | None = None
     _settled: bool = field(default=False)
+    _began: bool = field(default=False)
 
     def check(self) -> None:
         """Refuse what can be seen to be another lineage's. Waits for nobody and fences nobody.
@@ -49,6 +50,7 @@ class Turn:
         Raises:
             SupersededError: Another lineage has taken the turn.
             UserError: The job begins, and another lineage has committed to the topic (``SINK_HAS_COMMITS``).
+            DataError: The marker names an epoch that the job's head does not know (``CHECKPOINT_SET_BACK``).
         """
         self._refuse(
             commit_marker.peek_marker(self.cluster, self.partition, self.context.job_uid, self.sink, self.shard)
@@ -78,7 +80,7 @@ class Turn:
             producer.send_one(commit_marker.TOPIC, *self._record(found), partition)
             producer.flush()
             producer.commit()
-        self._marker, self._settled = found, True
+        self._marker, self._settled, self._began = found, True, True
         return found
 
     def record(self, epoch: EpochId) -> tuple[bytes, bytes]:
@@ -90,7 +92,10 @@ class Turn:
 
     def _refuse(self, marker: Marker | None) -> None:
         own = self.context.lineage
-        if marker is None or marker.lineage == own:
+        if marker is None:
+            return
+        if marker.lineage == own:
+            self._refuse_set_back(marker)
             return
         if self.context.entry is Entry.GOES_ON:
             raise superseded(f"topic {self.topic!r}", self.sink, self.context.job_uid, own, marker.lineage)
@@ -103,3 +108,10 @@ class Turn:
                 f"its commit marker is of another life of this job (lineage {marker.lineage}, epoch {marker.epoch})",
                 {"topic": self.topic, "epoch": marker.epoch},
             )
+
+    def _refuse_set_back(self, marker: Marker) -> None:
+        # Later epochs than the head's are this writer's own, once it has been settled.
+        decided = self.context.decided
+        if not self._began and decided is not None and (marker.epoch or 0) > decided:
+            context = {"topic": self.topic}
+            raise set_back(f"topic {self.topic!r}", self.context.job_uid, decided, marker.epoch or 0, context)

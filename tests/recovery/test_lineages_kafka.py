@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from catalog.catalogs import Catalogs, TableName
-from headrace.kernel.errors import FencedError, SupersededError, UserError
+from headrace.kernel.errors import DataError, FencedError, SupersededError, UserError
 from headrace.kernel.protocols import Entry, Position, ReadRequest, SinkContext
 from headrace.runtime import restarts
 from headrace.runtime.graph import Graph, SinkNode, SourceNode, Stream
@@ -181,3 +181,35 @@ def test_snk_03_two_whole_jobs_of_one_uid_write_each_row_once(
         go(script)
     assert caught.value.code == "SINK_HAS_COMMITS"
     catalogs.close()
+
+
+def test_a_job_whose_head_was_set_back_is_refused(target: Target) -> None:
+    """Its next epochs would have the numbers of those that are there, and count as committed."""
+    writer = target.ready(lineage="L1")
+    commit(target, writer, "L1", 1, 1)
+    opened_before = target.writer(lineage="L1", decided=1)
+    commit(target, writer, "L1", 2, 2)
+    writer.close()
+    with pytest.raises(DataError) as caught:
+        target.writer(lineage="L1", decided=1)
+    assert caught.value.code == "CHECKPOINT_SET_BACK"
+    opened_before.recover(None)
+    opened_before.write(rows(9))
+    with pytest.raises(DataError) as caught:
+        opened_before.prepare(target.epoch(2, "other", lineage="L1"), None)
+    assert caught.value.code == "CHECKPOINT_SET_BACK"
+    opened_before.close()
+    again = target.writer(lineage="L1", decided=2)
+    again.recover(None)
+    commit(target, again, "L1", 3, 3)
+    assert target.visible() == [1, 2, 3]
+
+
+def test_what_a_writer_has_committed_itself_does_not_set_its_head_back(target: Target) -> None:
+    writer = target.writer(lineage="L1", decided=0)
+    writer.recover(None)
+    commit(target, writer, "L1", 1, 1)
+    late = prepared(writer, target.epoch(2, lineage="L1"), rows(2))
+    writer.recover(late)  # as after a commit without an answer
+    commit(target, writer, "L1", 3, 3)
+    assert target.visible() == [1, 2, 3]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -28,7 +30,7 @@ from pyiceberg.types import (
 
 from headrace.kernel.errors import BoundaryError, UnavailableError
 from headrace.kernel.protocols import ReadRequest
-from hybrid_source.boundary import BoundaryContext, auto_rules, try_rules
+from hybrid_source.boundary import BoundaryContext, auto_rules, layouts, try_rules
 from hybrid_source.history import History
 from hybrid_source.history_stage import LakeHistory
 from hybrid_source.iceberg_history import open_iceberg
@@ -469,3 +471,11 @@ def test_a_folders_record_of_another_topic_is_passed_over(tmp_path: Path) -> Non
     found = resolve(folder(tmp_path, _kafka_partition=[0, 0], _kafka_offset=[1, 2]), "payments")
     assert found.rule == "columns of Headrace"
     assert nexts(found, "payments") == {0: 3}
+
+
+def test_every_layout_of_a_rule_is_known_to_the_others() -> None:
+    """Under rules without columns of their own, rows are trimmed by those of any known writer."""
+    folder = Path(layouts.__file__).parent
+    used = {name for file in folder.glob("*.py") for name in re.findall(r"\blayouts\.(\w+)\(", file.read_text())}
+    known = inspect.getsource(layouts.any_known)
+    assert {name for name in used - {"any_known", "flat", "nested"} if not re.search(rf"\b{name}\b", known)} == set()

@@ -255,6 +255,13 @@ def test_a_service_that_cannot_start_says_so_like_every_command(
     assert "secret" not in done.stderr
 
 
+def test_the_job_store_may_be_named_by_the_environment(tmp_path: Path) -> None:
+    done = headrace("serve", "--port", "0", cwd=tmp_path, HEADRACE_JOB_STORE="foo://me:secret@x")
+    assert done.returncode == 2
+    assert "is neither a SQLite file nor PostgreSQL" in done.stderr
+    assert "secret" not in done.stderr
+
+
 def test_missing_job_files_are_missing_whatever_their_names(tmp_path: Path) -> None:
     done = headrace("spec", "check", "job.yml2", cwd=tmp_path)
     assert done.returncode == 2
