@@ -11,8 +11,9 @@ from headrace.kernel.errors import SpecError
 _DAY_US: Final = 86_400_000_000
 
 
-EARLIEST: Final = -(2**62)
-"""No event time lies before it (146,000 years ago). A watermark may, and says then that nothing has passed."""
+LATEST: Final = 2**62
+EARLIEST: Final = -LATEST
+"""No event time lies outside of them (146,000 years from 1970). A watermark may: nothing has passed then."""
 
 
 def passed(watermark: int, lateness: int) -> int:
@@ -28,6 +29,9 @@ def time_zone(dtype: pl.DataType) -> str | None:
 def microseconds(column: str, dtype: pl.DataType, where: str) -> pl.Expr:
     """Event time in microseconds since the epoch (UTC; naive times and dates are taken as UTC), rounded down.
 
+    What lies outside of ``EARLIEST`` and ``LATEST`` (a database's ``infinity``) is no event time but null: the bounds
+    of its windows would be beyond 64 bits.
+
     Args:
         column: The event-time column.
         dtype: Its type: Datetime of any unit, with or without zone, or Date.
@@ -38,7 +42,7 @@ def microseconds(column: str, dtype: pl.DataType, where: str) -> pl.Expr:
     """
     physical = pl.col(column).to_physical().cast(pl.Int64)
     if isinstance(dtype, pl.Date):
-        return physical * _DAY_US
+        return _within(physical, _DAY_US)
     if not isinstance(dtype, pl.Datetime):
         raise SpecError(
             f"{where}: event time column {column!r} has type {dtype}",
@@ -48,9 +52,16 @@ def microseconds(column: str, dtype: pl.DataType, where: str) -> pl.Expr:
         case "ns":
             return physical.floordiv(1000)
         case "ms":
-            return physical * 1000
+            return _within(physical, 1000)
         case _:
-            return physical
+            return _within(physical, 1)
+
+
+def _within(units: pl.Expr, us: int) -> pl.Expr:
+    """Numbers of units of so many microseconds, in microseconds where these are event times."""
+    most = LATEST // us
+    known = pl.when(units.is_between(-most, most)).then(units)
+    return known if us == 1 else known * us
 
 
 def left_out(rows: pl.LazyFrame, late: pl.Expr | None, timeless: pl.Expr) -> pl.LazyFrame:

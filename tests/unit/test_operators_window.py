@@ -10,8 +10,9 @@ from polars.testing import assert_frame_equal
 
 from headrace.kernel import columns
 from headrace.kernel.errors import GraphChangedError, SchemaError, SpecError
-from headrace.kernel.protocols import LATE, MAIN, Determinism, OperatorState
+from headrace.kernel.protocols import COUNTS, LATE, MAIN, Determinism, OperatorState
 from headrace.testing import operator_context
+from operators.event_time import microseconds
 from operators.window import TumblingWindow
 from operators.window_instance import SlicedInstance
 from tests.windows import stored
@@ -310,6 +311,29 @@ def test_a_sum_beyond_64_bits_is_an_error_and_not_a_wrapped_number() -> None:
     cure = "sum(cast(x as decimal(38, 0)))"
     assert cure in caught.value.hint
     assert run(window({"s": cure}), frame)["s"].to_list() == [2**63]
+
+
+@pytest.mark.parametrize("us", [2**63 - 1, -(2**63), 2**62 + 1])
+@pytest.mark.parametrize("zone", [None, "Europe/Paris"])
+def test_a_time_whose_windows_would_be_beyond_64_bits_is_none(us: int, zone: str | None) -> None:
+    operator = window(size_us=86_400 * SECOND, time_zone=zone) if zone else window()
+    frame = pl.DataFrame({"t": pl.Series([us, 0, 5 * SECOND]).cast(pl.Datetime("us", "UTC"))})
+    instance = opened(operator, frame)
+    feed(instance, operator, frame)
+    out = instance.drain()[MAIN]
+    assert out["n"].to_list() == [2]
+    assert instance.snapshot().values[COUNTS]["null_event_time"] == 1
+    assert operator.late(frame.lazy()).collect()["t"].to_physical().to_list() == [us]
+
+
+@pytest.mark.parametrize(
+    ("kind", "unit"), [(pl.Date(), 86_400 * SECOND), (pl.Datetime("ms"), 1000), (pl.Datetime("us"), 1)], ids=str
+)
+def test_event_times_of_every_unit_lie_within_62_bits(kind: pl.DataType, unit: int) -> None:
+    most = 2**62 // unit
+    physical = pl.Series("t", [most, most + 1, -most, -most - 1, None, 0], dtype=pl.Int64)
+    found = pl.select(physical.cast(kind)).select(microseconds("t", kind, "here")).to_series().to_list()
+    assert found == [most * unit, None, -most * unit, None, None, 0]
 
 
 @pytest.mark.parametrize("far", [1_515_680_404_560, -69_425_294_400], ids=["year 50000", "year -231"])
