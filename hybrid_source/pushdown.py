@@ -57,7 +57,16 @@ def probe(pipeline: Pipeline, schema: pl.Schema) -> Pushdown:
     filters = predicates if known else None
     if not predicates or len(predicates) < len(uses):
         return Pushdown(columns, None, (), filters)
-    return Pushdown(columns, reduce(or_, predicates), predicates, filters)
+    return Pushdown(columns, reduce(or_, _different(predicates)), predicates, filters)
+
+
+def _different(predicates: Sequence[pl.Expr]) -> list[pl.Expr]:
+    """Each predicate once: rows that go several ways behind one filter are asked for with it each time."""
+    found: list[pl.Expr] = []
+    for predicate in predicates:
+        if not any(predicate.meta == other.meta for other in found):
+            found.append(predicate)
+    return found
 
 
 _Use = tuple[list[str] | None, pl.Expr | None]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from typing import Final
 
 import polars as pl
 
@@ -18,6 +20,12 @@ from hybrid_source.iceberg_increments import is_change, operation
 from hybrid_source.iceberg_versions import newer_snapshots
 from hybrid_source.table_position import TablePosition
 from hybrid_source.table_source import TableSource
+
+_SIDE: Final = r"((?:[^()\[\]<>=!&|]|\([^()\[\]<>=!&|]*\))+)"
+_COMPARED: Final = re.compile(rf"\[\({_SIDE}\) (==|!=|<=|>=|<|>) \({_SIDE}\)\](?!\.)")
+_PART: Final = r"((?:[^()\[\]]|\([^()\[\]]*\))+)"
+_QUOTED: Final = re.compile(r'"[^"]*"')
+_JOINED: Final = re.compile(rf"\[\({_PART}\) ([&|]) \({_PART}\)\](?!\.)")
 
 
 def plan_table_source(job: CompiledJob, source: TableSource, request: ReadRequest, position: Json) -> SourcePlan:
@@ -98,5 +106,19 @@ def columns_read(schema: pl.Schema, request: ReadRequest) -> Sequence[str]:
 
 
 def text(predicate: pl.Expr | None) -> str | None:
-    """A predicate for people."""
-    return None if predicate is None else str(predicate)
+    """A predicate for people: as Polars writes it, without brackets around plain comparisons and what joins them."""
+    if predicate is None:
+        return None
+    written, before = str(predicate), ""
+    if any("[(" in quoted for quoted in _QUOTED.findall(written)):
+        return written
+    while written != before:
+        before, written = written, _JOINED.sub(_joined, _COMPARED.sub(r"\1 \2 \3", written))
+    return written
+
+
+def _joined(found: re.Match[str]) -> str:
+    left, operator, right = found.groups()
+    word = {"&": "and", "|": "or"}[operator]
+    other = " or " if word == "and" else " and "
+    return f" {word} ".join(f"[{side}]" if other in side else side for side in (left, right))

@@ -12,11 +12,13 @@ from headrace.jobs.compile import CompiledJob, compile_job
 from headrace.jobs.config import load_config
 from headrace.jobs.loading import load_job_text
 from headrace.jobs.planning import plan_job
+from headrace.jobs.planning_table import text
 from headrace.jobs.run import run_job
 from headrace.kernel.errors import NotFoundError, SchemaError, SpecError, UnavailableError
 from headrace.kernel.protocols import Determinism, ReadRequest
 from headrace.runtime.job import RunOptions
 from headrace.runtime.observer import SilentObserver, StopSignal
+from hybrid_source.pushdown import probe
 
 ROWS = pl.DataFrame({"k": ["a", "b"] * 50, "v": range(100)})
 
@@ -116,3 +118,32 @@ def test_a_cluster_that_cannot_be_reached_is_named_by_the_plan(
     with pytest.raises(UnavailableError, match=r"cluster 'far' \(127\.0\.0\.1:1\) cannot be reached") as caught:
         plan_job(changed(replace(job, config=config), sink, **sources))
     assert "Connection refused" in caught.value.detail
+
+
+A, B = pl.col("a"), pl.col("b")
+TEXTS: list[tuple[pl.Expr, str]] = [
+    (A > 1, 'col("a") > (dyn int: 1)'),
+    (A != "x", 'col("a") != "x"'),
+    ((A > 1) & (B != "x"), 'col("a") > (dyn int: 1) and col("b") != "x"'),
+    ((A > 1) | (B != "x") | A.is_null(), 'col("a") > (dyn int: 1) or col("b") != "x" or col("a").is_null()'),
+    ((A == "x") & ((B == "y") | (B == "z")), 'col("a") == "x" and [col("b") == "y" or col("b") == "z"]'),
+    (A + B > A * B, '[([(col("a")) + (col("b"))]) > ([(col("a")) * (col("b"))])]'),
+    (~(A == "x") & (B == "y"), '[([(col("a")) == ("x")].not()) & (col("b") == "y")]'),
+    (A == "[(b) == (c)]", '[(col("a")) == ("[(b) == (c)]")]'),
+]
+
+
+@pytest.mark.parametrize(("predicate", "wanted"), TEXTS, ids=str)
+def test_predicates_are_written_without_brackets_where_they_say_nothing(predicate: pl.Expr, wanted: str) -> None:
+    assert (text(predicate) or "").replace("(dyn int: 1)", "dyn int: 1") == wanted.replace("(dyn int: 1)", "dyn int: 1")
+
+
+def test_rows_that_go_two_ways_behind_one_filter_are_asked_for_once() -> None:
+    def two_ways(rows: pl.LazyFrame) -> list[pl.LazyFrame]:
+        kept = rows.filter(A > 1)
+        return [kept.select("a"), kept.select("b"), rows.filter(B < 3).select("b")]
+
+    pushed = probe(two_ways, pl.Schema({"a": pl.Int64, "b": pl.Int64}))
+    assert pushed.predicate is not None
+    assert text(pushed.predicate) == 'col("a") > 1 or col("b") < 3'
+    assert len(pushed.uses) == 3
