@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -59,6 +59,11 @@ def gaps_of(error: GapError) -> Sequence[Gap]:
     found = error.context
     named = [found, *found.get("others", ())] if "available" in found and "needed" not in found else []
     return [Gap(TopicPartition(one["topic"], one["partition"]), one["wanted"], *one["available"]) for one in named]
+
+
+def wanted_of(error: GapError) -> Mapping[TopicPartition, int]:
+    """The next offsets that :func:`gaps_of` an error are wanted from."""
+    return {gap.at: gap.wanted for gap in gaps_of(error)}
 
 
 def looked_for(gap: GapError, found: str) -> GapError:

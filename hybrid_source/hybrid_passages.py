@@ -47,13 +47,13 @@ def into_increment(
 
 
 def _ending_at(resolution: Resolution, nexts: Offsets) -> Resolution:
-    """A resolution none of whose ranges goes beyond some offsets."""
+    """A resolution none of whose ranges goes beyond some offsets; of one that begins beyond them nothing was read."""
     boundary, found = resolution.boundary, resolution.boundary.ranges
     topics: dict[str, Mapping[int, PartitionRange]] = {
         name: {
-            at.partition: replace(covered, next=max(covered.start, min(covered.next, nexts.get(at, covered.next))))
+            at.partition: replace(covered, next=min(covered.next, nexts.get(at, covered.next)))
             for at, covered in found.items()
-            if at.topic == name
+            if at.topic == name and nexts.get(at, covered.next) >= covered.start
         }
         for name in boundary.topics
     }

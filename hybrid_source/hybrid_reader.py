@@ -331,7 +331,9 @@ class HybridReader:
         """
         lacks: GapError | None = gap
         while lacks is not None:
-            newer = self._ways.newer(self._at) if self._policy.on_truncation else None
+            newer = None
+            if self._policy.on_truncation:
+                newer, self._at = self._ways.closing(self._at, lacks)
             left = lacks if newer is None else newer.leaves(lacks)
             if newer is not None and left is None:
                 self._enter_lake(newer, "switch-back")

@@ -154,6 +154,9 @@ class LakeVersions:
         ends = reach(resolution, nexts)
         covers = ", ".join(f"{at.topic}[{at.partition}] up to {end}" for at, end in sorted(ends.items()))
         self.found = f"the newest snapshot covers {covers or 'no wanted offset'} by rule {resolution.rule!r}"
+        behind = {at: held.start for at, held in resolution.boundary.ranges.items() if held.start > nexts.get(at, 0)}
+        if behind and not ends:
+            self.found += f", and begins at {', '.join(f'{at.topic}[{at.partition}] {n}' for at, n in behind.items())}"
         wanted = ends if self._bound is None else self._bound.within(ends)
         ahead = sum(max(0, end - nexts[at]) for at, end in wanted.items())
         if not ahead or (increment and not _follows(resolution, nexts)):

@@ -97,6 +97,10 @@ class KafkaTail:
         """See :meth:`hybrid_source.tail_protocols.TailStage.skip`."""
         return self._offsets.skip(TailPosition.from_json(position), gap).to_json()
 
+    def knowing(self, position: Json, nexts: Mapping[TopicPartition, int]) -> Json:
+        """See :meth:`hybrid_source.tail_protocols.TailStage.knowing`."""
+        return TailPosition.from_json(position).knowing(nexts).to_json()
+
     def identities(self) -> Mapping[str, TopicIdentity]:
         """See :meth:`hybrid_source.tail_protocols.TailStage.identities`."""
         return identities(self.topics.find(self._metadata))

@@ -113,9 +113,7 @@ class LogOffsets:
                 code=RECREATED,
                 context={"topic": topic, "partition": partition, "wanted": recorded, "available": found},
             )
-        position = position.with_partitions(
-            {at: PartitionState(0) for at in sorted(partitions) if at not in position.partitions}
-        )
+        position = position.knowing(dict.fromkeys(partitions, 0))
         gaps = []
         for at, held in self.metadata.ranges(partitions).items():
             wanted = position.partitions[at].next

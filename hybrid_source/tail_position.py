@@ -77,6 +77,12 @@ class TailPosition:
         """The position with some partitions replaced or added."""
         return replace(self, partitions={**self.partitions, **changed})
 
+    def knowing(self, nexts: Mapping[TopicPartition, int]) -> TailPosition:
+        """The position with the partitions that it does not know, at these next offsets."""
+        return self.with_partitions(
+            {at: PartitionState(offset) for at, offset in sorted(nexts.items()) if at not in self.partitions}
+        )
+
     def skipping(self, lost: LostRange) -> TailPosition:
         """The position after giving up a range that is gone: the partition continues at its end."""
         before = self.partitions.get(lost.at)

@@ -153,6 +153,9 @@ class TailStage(Protocol):
             GapError: The gap: the job is not to go on without.
         """
 
+    def knowing(self, position: Json, nexts: Mapping[TopicPartition, int]) -> Json:
+        """The position with the partitions that it does not know, at these next offsets."""
+
     def identities(self) -> Mapping[str, TopicIdentity]:
         """The topics to read and their identities now, by name.
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from headrace.kernel.errors import ExternalError, GapError, HeadraceError, InternalError
 from headrace.kernel.protocols import ReadRequest
-from hybrid_source.gaps import looked_for
+from hybrid_source.gaps import looked_for, wanted_of
 from hybrid_source.history_sequence import last_stage
 from hybrid_source.hybrid_opening import open_tail, wanted_tail
 from hybrid_source.hybrid_position import HybridPosition
 from hybrid_source.lake_versions import LakeVersions, NewerVersion
+from hybrid_source.run_ends import Offsets
 from hybrid_source.tail_protocols import OpenTail, TailStage
 
 if TYPE_CHECKING:
@@ -26,10 +27,17 @@ NOT_ASKED: Final = "nothing, as it is not to be asked"
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One of them: an open topic, or a newer version of the table."""
+    """One of them: an open topic, or a newer version of the table.
+
+    Attributes:
+        tail: The open topic.
+        newer: The version.
+        found: Partitions that the position does not know, and that it begins with, too: their next offsets.
+    """
 
     tail: OpenTail | None = None
     newer: NewerVersion | None = None
+    found: Offsets = field(default_factory=dict)
 
 
 class WaysOn:
@@ -72,6 +80,8 @@ class WaysOn:
     def take(self, at: HybridPosition, opened: OpenTail | None) -> tuple[Way, HybridPosition]:
         """The way on, and the position that it begins at: behind the gaps that the lake does not close.
 
+        What the topic has lost of partitions that were added to it meanwhile is wanted of the lake, too.
+
         Raises:
             GapError: There are such gaps, under ``on_gap: fail``.
         """
@@ -81,7 +91,7 @@ class WaysOn:
                 way = self.find(at, opened)
             except GapError as gap:
                 at = self.skip(at, gap)
-        return way, at
+        return way, self._knowing(at, way.found)
 
     def skip(self, at: HybridPosition, gap: GapError) -> HybridPosition:
         """The position behind a gap that the lake does not close.
@@ -121,12 +131,18 @@ class WaysOn:
         try:
             return Way(open_tail(tail, self._request, at))
         except GapError as gap:
-            if newer is None and self._source.may_look_back:
-                newer = self.newer(at)
+            found = wanted_of(gap)
+            if self._source.may_look_back and (newer is None or newer.leaves(gap) is not None):
+                newer = self.newer(self._knowing(at, found))
             left = gap if newer is None else newer.leaves(gap)
             if left is not None:
                 raise self.looked_for(left) from gap
-            return Way(newer=newer)
+            return Way(newer=newer, found=found)
+
+    def closing(self, at: HybridPosition, gap: GapError) -> tuple[NewerVersion | None, HybridPosition]:
+        """The newest version of the table, for what a topic has lost, and the position with all that was wanted."""
+        at = self._knowing(at, wanted_of(gap))
+        return self.newer(at), at
 
     def newer_if_reachable(self, at: HybridPosition) -> NewerVersion | None:
         """As :meth:`newer`, for where nothing compels to: a catalog that does not answer now is no reason to stop."""
@@ -135,6 +151,9 @@ class WaysOn:
         except ExternalError as error:
             logger.warning("newer snapshots cannot be looked for now: %s", error)
             return None
+
+    def _knowing(self, at: HybridPosition, found: Offsets) -> HybridPosition:
+        return replace(at, tail=wanted_tail(self._source, self._tail).knowing(at.tail, found)) if found else at
 
     def newer(self, at: HybridPosition) -> NewerVersion | None:
         """The newest version of the table, if it leads beyond a position."""

@@ -1,9 +1,9 @@
 """Random worlds on the real broker and a real catalog: all that may happen to a job over a table and a topic.
 
 A world has a topic (transactions, some of them aborted; rows out of order within the bound, and late ones; a partition
-that may stay empty), a table that grows over it (each version covers any offsets, also inside a hole; compacted at
-times) and a job over both that is killed at crash points, while the table grows and the topic forgets. What the job
-must have written is one plain batch computation over all rows.
+that may stay empty, and one that may be added at any time), a table that grows over it (each version covers any
+offsets, also inside a hole; compacted at times) and a job over both that is killed at crash points, while the table
+grows and the topic forgets. What the job must have written is one plain batch computation over all rows.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import random
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -49,7 +50,7 @@ WINDOW_S = 30
 ROWS = pl.Schema({"id": pl.Int64(), "k": pl.String(), "at": pl.Datetime("us", "UTC"), "v": pl.Int64()})
 PLACES = {system.PARTITION: pl.Int32(), system.OFFSET: pl.Int64()}
 LATE = "z"
-"""Key of the rows that lie further behind than the bound allows, and of no others."""
+"""Key of the rows that lie further behind than the bound allows, and of those of an added partition, which may."""
 
 
 @dataclass
@@ -91,6 +92,13 @@ class Bench:
         """The end of a partition, exclusive, markers included."""
         at = TopicPartition(topic, partition)
         return int(self._looking.get_watermark_offsets(at, timeout=SECONDS, cached=False)[1])
+
+    def learn(self, topic: str, partitions: int) -> None:
+        """Let all clients know the partitions of a topic that has more of them now."""
+        for client in (self.plain, self._transactional, self._looking):
+            if client is not None:
+                found = partial(client.list_topics, topic, timeout=SECONDS)
+                assert wait_until(lambda found=found: len(found().topics[topic].partitions) == partitions, SECONDS)
 
     def close(self) -> None:
         self._looking.close()
@@ -143,10 +151,11 @@ class World:
         self.told = Told()
         self.topic = self.site.kafka.topic(PARTITIONS)
         self.table = f"history_{self.topic}"
-        self.newest = [self.dice.randint(0, 150) for _ in range(PARTITIONS)]
+        self.partitions = PARTITIONS
+        self.newest = [self.dice.randint(0, 150) for _ in range(PARTITIONS + 1)]
         self.ids = itertools.count()
         self.log = pl.DataFrame(schema=pl.Schema({**ROWS, **PLACES}))
-        self.ends, self.cuts = [0] * PARTITIONS, [[0] * PARTITIONS]
+        self.ends, self.cuts = [0] * (PARTITIONS + 1), [[0] * (PARTITIONS + 1)]
         self.begin = self.cuts[0]
         self.written = bench.end(bench.results)
 
@@ -157,7 +166,7 @@ class World:
         for _ in range(self.dice.randint(1, 3)):
             how = self.dice.choice(["plain", "commit", "commit", "abort"])
             burst = {
-                at: self.rows(at, self.dice.randint(0, most)) for at in range(PARTITIONS) if at != self.ways.silent
+                at: self.rows(at, self.dice.randint(0, most)) for at in range(self.partitions) if at != self.ways.silent
             }
             burst = {at: rows for at, rows in burst.items() if rows.height}
             if how == "plain":
@@ -189,6 +198,9 @@ class World:
             newest, key = self.newest[partition], self.dice.choice("abc")
             if self.dice.random() < self.ways.late:
                 at, key = newest - BOUND_S - WINDOW_S - self.dice.randint(1, 100), LATE
+            elif partition == PARTITIONS:
+                at, key = newest + self.dice.randint(-BOUND_S, 30), LATE
+                self.newest[partition] = max(newest, at)
             else:
                 at = newest + self.dice.randint(-BOUND_S, 30)
                 self.newest[partition] = max(newest, at)
@@ -203,7 +215,7 @@ class World:
         by = (system.PARTITION,) if self.ways.partitioned else ()
         table = load_or_create(self.site.catalogs, self.site.name(self.table), schema, by)
         added = self._between(before, cut).select(*schema)
-        ranges = {partition: PartitionRange(0, offset) for partition, offset in enumerate(cut)}
+        ranges = {partition: PartitionRange(0, offset) for partition, offset in enumerate(cut[: self.partitions])}
         record = boundary_record.write(table, Boundary({self.topic: TopicBoundary(ranges, None)}, None))
         facts = {boundary_record.BOUNDARY: record} if self.ways.rule == "recorded" else {}
         if by and added.height:
@@ -218,7 +230,8 @@ class World:
 
     def _between(self, low: list[int], high: list[int]) -> pl.DataFrame:
         at, offset = pl.col(system.PARTITION).cast(pl.Int64), pl.col(system.OFFSET)
-        lows, highs = (at.replace_strict(list(range(PARTITIONS)), ends, return_dtype=pl.Int64) for ends in (low, high))
+        places = list(range(PARTITIONS + 1))
+        lows, highs = (at.replace_strict(places, ends, return_dtype=pl.Int64) for ends in (low, high))
         return self.log.filter((offset >= lows) & (offset < highs))
 
     def forget(self) -> None:
@@ -227,15 +240,25 @@ class World:
             return
         reach = self.cuts[-1]
         if self.ways.rule == "columns":  # which lead to the last row, not to the end of a hole behind it
-            held = dict(
-                self._between([0] * PARTITIONS, reach).group_by(system.PARTITION).agg(pl.max(system.OFFSET)).rows()
-            )
-            reach = [held.get(at, -1) + 1 for at in range(PARTITIONS)]
-        below = {at: self.dice.randint(0, end) for at, end in enumerate(reach)}
+            # Nor do they say that nothing lay before the first row, where the job has not begun with it.
+            begun, (first, last) = self._bounds(self.begin)[0], self._bounds(reach)
+            known = [at for at in last if at in begun or first[at] == 0]
+            reach = [last[at] + 1 if at in known else 0 for at in range(self.partitions)]
+        below = {at: self.dice.randint(0, end) for at, end in enumerate(reach[: self.partitions])}
         self.site.kafka.delete_records(self.topic, {at: offset for at, offset in below.items() if offset})
+
+    def _bounds(self, cut: list[int]) -> tuple[dict[int, int], dict[int, int]]:
+        """The first and the last row's offset of each partition that a version has rows of."""
+        held = self._between(self.cuts[0], cut).group_by(system.PARTITION)
+        offset = pl.col(system.OFFSET)
+        return dict(held.agg(offset.min()).rows()), dict(held.agg(offset.max()).rows())
 
     def happen(self) -> None:
         """Some of it, at any time."""
+        if self.partitions == PARTITIONS and self.dice.random() < 0.2:
+            self.partitions += 1
+            self.site.kafka.add_partition(self.topic, self.partitions)
+            self.bench.learn(self.topic, self.partitions)
         if self.dice.random() < 0.6:
             self.grow(5)
         if self.dice.random() < 0.9:
@@ -271,7 +294,7 @@ class World:
         if ways.rule == "stated":
             if ways.offsets and dice.random() < 0.5:  # of what the table has, some is left to the topic
                 self.begin = [dice.randint(0, end) for end in self.begin]
-            read["boundary"] = {"offsets": dict(enumerate(self.begin))}
+            read["boundary"] = {"offsets": dict(enumerate(self.begin[: self.partitions]))}
         ports = {"windows": "w", "late": "w.late", "plain": "keep"}
         sinks: list[dict[str, Any]] = [
             {"iceberg": {"table": self.site.name(f"{name}_{self.topic}"), "create": True}, "from": port}
@@ -354,7 +377,7 @@ class World:
         Those of the history never are, unless it is read as the topic. A row of the topic is where earlier rows of its
         partition that are no history have let the watermark pass its window; rows of the history may, too.
         """
-        begin = [0] * PARTITIONS if self.ways.as_live else self.begin
+        begin = self.cuts[0] if self.ways.as_live else self.begin
         live = self._between(begin, self.ends).sort(system.PARTITION, system.OFFSET)
         earlier = pl.col("at").cum_max().shift(1).over(system.PARTITION) - timedelta(seconds=BOUND_S)
         passed = pl.col("at").dt.truncate(f"{WINDOW_S}s") + timedelta(seconds=WINDOW_S) < earlier

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from infra.dev.process import wait_until
 
@@ -48,6 +48,12 @@ class KafkaHelper:
         # The controller answers before the broker's own view of the cluster has caught up.
         assert wait_until(lambda: len(_led(admin, name)) == partitions, SECONDS)
         return name
+
+    def add_partition(self, topic: str, partitions: int) -> None:
+        """Let a topic have so many partitions, and wait until the broker serves them."""
+        admin = self.admin()
+        admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(SECONDS)
+        assert wait_until(lambda: len(_led(admin, topic)) == partitions, SECONDS)
 
     def delete_topic(self, topic: str) -> None:
         admin = self.admin()

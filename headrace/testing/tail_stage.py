@@ -66,6 +66,10 @@ class ScriptedTail:
         position = TailPosition({at: PartitionState(offset) for at, offset in nexts.items()})
         return (self.checked(position, nexts) if check else position).to_json()
 
+    def knowing(self, position: Json, nexts: Mapping[TopicPartition, int]) -> Json:
+        """See :meth:`TailStage.knowing`."""
+        return TailPosition.from_json(position).knowing(nexts).to_json()
+
     def offsets(self, position: Json) -> Cut:
         """See :meth:`TailStage.offsets`."""
         return TailPosition.from_json(position).nexts

@@ -99,6 +99,12 @@ class World:
         nexts = found.boundary.nexts if found is not None else {}
         return [nexts.get(TopicPartition(self.topic, partition), 0) for partition in range(self.partitions)]
 
+    def add_partition(self) -> None:
+        """The topic gets one more partition, whose rows are late for nobody."""
+        self.partitions += 1
+        self.site.kafka.add_partition(self.topic, self.partitions)
+        self.newest.append(max(self.newest) + BOUND_S)
+
     def forget(self, below: list[int]) -> None:
         """The topic loses what lies below these offsets."""
         self.site.kafka.delete_records(self.topic, {p: offset for p, offset in enumerate(below) if offset})
@@ -215,6 +221,28 @@ def test_a_tail_whose_offsets_are_gone_goes_back_to_the_lake_and_on_in_the_topic
     world.run(job, die=("after-commit", 2))
     world.finish(job)
     assert world.told.codes.count("switch-back") == 1
+
+
+@pytest.mark.parametrize("moment", ["history", "tail"])
+def test_hyb_09_what_the_topic_has_forgotten_of_an_added_partition_is_read_from_the_table(
+    site: Site, moment: str
+) -> None:
+    world = World(site, 1, seed=11)
+    world.grow(30)
+    world.grow(30)
+    world.archive()
+    job = world.job(handover={"chase": "off"})
+    if moment == "history":
+        world.run(job, die=("after-commit", 1), until=None)
+    else:
+        world.run(job)
+    world.add_partition()
+    site.kafka.produce(world.topic, encoded(added := world.rows(1, 20)), partition=1)
+    world.committed.append(added)
+    world.forget(world.archive())
+    world.grow()
+    world.finish(job)
+    assert world.told.codes.count("chase" if moment == "history" else "switch-back") == 1
 
 
 def test_a_tail_that_falls_behind_goes_back_to_the_lake(site: Site) -> None:
