@@ -11,7 +11,6 @@ relied upon.
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, LiteralPre
 from pyiceberg.expressions.visitors import bind, inclusive_projection
 from pyiceberg.table import Table
 
-from operators.expression_trees import Tree, tree_of
+from operators.expression_trees import Tree, expr_of, tree_of
 
 _FLOATS: Final = (pl.Float32, pl.Float64)
 _LISTED_TEXTS: Final = 200
@@ -53,8 +52,7 @@ class PlanFilter:
 def split_conjuncts(predicate: pl.Expr) -> list[pl.Expr]:
     """The parts of a predicate that must all hold. One part when it cannot be taken apart."""
     try:
-        tree = json.loads(predicate.meta.serialize(format="json"))
-        return [pl.Expr.deserialize(json.dumps(part).encode(), format="json") for part in _conjuncts(tree)]
+        return [expr_of(part) for part in _conjuncts(tree_of(predicate))]
     except (pl.exceptions.ComputeError, ValueError):  # a Python function has no JSON form
         return [predicate]
 
@@ -179,8 +177,7 @@ def _mask_texts(conjunct: pl.Expr) -> tuple[pl.Expr, dict[str, str]]:
         return {key: mask(value) for key, value in node.items()}
 
     try:
-        tree = mask(json.loads(conjunct.meta.serialize(format="json")))
-        return pl.Expr.deserialize(json.dumps(tree).encode(), format="json"), texts
+        return expr_of(mask(tree_of(conjunct))), texts
     except (pl.exceptions.ComputeError, ValueError):
         return conjunct, {}
 
@@ -199,7 +196,7 @@ def _listed_texts(node: dict[str, Any]) -> list[str] | None:
     haystack = call["input"][1]
     if "List" not in _scalar(haystack):
         return None
-    values = pl.select(pl.Expr.deserialize(json.dumps(haystack).encode(), format="json").explode()).to_series()
+    values = pl.select(expr_of(haystack).explode()).to_series()
     texts = values.drop_nulls()
     return texts.to_list() if values.dtype == pl.String and 0 < len(texts) <= _LISTED_TEXTS else None
 

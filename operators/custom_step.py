@@ -113,9 +113,7 @@ class CustomStep:
             SpecError: The rows lack a column (``COLUMN_NOT_FOUND``) or have types that do not fit.
         """
         plan = self._plan(rows.collect_schema())
-        if plan.late is not None:
-            rows = rows.filter(~plan.late.fill_null(value=False))
-        return rows.select(plan.taken)
+        return times.kept(rows, plan.late).select(plan.taken)
 
     def late(self, rows: pl.LazyFrame) -> pl.LazyFrame:
         """Late rows and rows without event time, with all their columns; none without ``order_by``.
@@ -200,8 +198,7 @@ class CustomStep:
             raise column_not_found(self.order_by, schema.names(), self.where)
         time = times.microseconds(self.order_by, schema[self.order_by], self.where)
         order = row_order(time, schema)
-        mark = pl.col(columns.ROW_WATERMARK) - self.allowed_lateness_us
-        late = time < mark if columns.ROW_WATERMARK in schema else None
+        late = times.lateness(time, schema, self.allowed_lateness_us)
         return _Plan([*order, *everything, *rows], late, time.is_null())
 
 

@@ -20,7 +20,6 @@ from typing import Any, Final, Literal
 
 import polars as pl
 
-from headrace.kernel import columns
 from headrace.kernel.durations import format_duration_us
 from headrace.kernel.errors import SpecError
 from headrace.kernel.protocols import LATE, MAIN, Determinism, OperatorContext
@@ -110,10 +109,8 @@ class Dedup:
             SpecError: The rows lack a column (``COLUMN_NOT_FOUND``) or have types that do not fit.
         """
         plan = self._plan(rows.collect_schema())
-        if plan.late is not None:
-            rows = rows.filter(~plan.late.fill_null(value=False))
         keys = [*plan.keys, _BUCKET]
-        picked = rows.select(
+        picked = times.kept(rows, plan.late).select(
             *(expr.alias(name) for name, expr in plan.keys.items()),
             plan.bucket.alias(_BUCKET),
             plan.time.alias(_TIME),
@@ -171,10 +168,9 @@ class Dedup:
             raise column_not_found(self.event_time, schema.names(), self.where)
         check_keys(self.by, schema, self.where)
         time = times.microseconds(self.event_time, schema[self.event_time], self.where)
-        mark = pl.col(columns.ROW_WATERMARK) - self.allowed_lateness_us
         one = pl.when(time.is_not_null()).then(pl.lit(0, pl.Int64))
         return _Plan(
-            late=time < mark if columns.ROW_WATERMARK in schema else None,
+            late=times.lateness(time, schema, self.allowed_lateness_us),
             time=time,
             bucket=one if self.ttl_us is None else time.floordiv(self.ttl_us),
             keys={name: partials.one_zero(pl.col(name), schema[name]) for name in self.by},

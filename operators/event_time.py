@@ -6,6 +6,7 @@ from typing import Final
 
 import polars as pl
 
+from headrace.kernel import columns
 from headrace.kernel.errors import SpecError
 
 _DAY_US: Final = 86_400_000_000
@@ -62,6 +63,30 @@ def _within(units: pl.Expr, us: int) -> pl.Expr:
     most = LATEST // us
     known = pl.when(units.is_between(-most, most)).then(units)
     return known if us == 1 else known * us
+
+
+def bar(schema: pl.Schema, lateness_us: int) -> pl.Expr | None:
+    """The time that has passed where a row came, as :func:`passed`; None: rows of this schema do not say."""
+    if columns.ROW_WATERMARK not in schema:
+        return None
+    mark = pl.col(columns.ROW_WATERMARK)
+    return mark - lateness_us if lateness_us else mark
+
+
+def lateness(time: pl.Expr, schema: pl.Schema, lateness_us: int) -> pl.Expr | None:
+    """Whether a row of an event time (microseconds) is late; null: it has none. None: no row is."""
+    passed_by = bar(schema, lateness_us)
+    return None if passed_by is None else time < passed_by
+
+
+def kept(rows: pl.LazyFrame, late: pl.Expr | None) -> pl.LazyFrame:
+    """The rows that are not late; those without event time are none.
+
+    Args:
+        rows: Rows.
+        late: As for :func:`left_out`.
+    """
+    return rows if late is None else rows.filter(~late.fill_null(value=False))
 
 
 def left_out(rows: pl.LazyFrame, late: pl.Expr | None, timeless: pl.Expr) -> pl.LazyFrame:

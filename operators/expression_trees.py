@@ -5,11 +5,14 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Iterator
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import polars as pl
 
 Tree: TypeAlias = Any
+
+DIVISIONS: Final = frozenset({"TrueDivide", "FloorDivide", "Modulus"})
+"""Operators of binary nodes that divide."""
 
 
 def tree_of(expr: pl.Expr) -> Tree:

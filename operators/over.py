@@ -20,7 +20,6 @@ from typing import Any, Final
 
 import polars as pl
 
-from headrace.kernel import columns
 from headrace.kernel.durations import format_duration_us
 from headrace.kernel.errors import SpecError
 from headrace.kernel.protocols import LATE, MAIN, Determinism, OperatorContext
@@ -128,8 +127,7 @@ class Over:
             SpecError: The rows lack a column (``COLUMN_NOT_FOUND``) or have types that do not fit.
         """
         plan = self._plan(rows.collect_schema())
-        kept = rows if plan.late is None else rows.filter(~plan.late.fill_null(value=False))
-        return kept.select(
+        return times.kept(rows, plan.late).select(
             *(expr.alias(name) for name, expr in plan.keys.items()),
             plan.time.alias(TIME),
             pl.struct(plan.order).alias(ROW),
@@ -185,10 +183,9 @@ class Over:
                 context={"columns": clash},
             )
         time = times.microseconds(self.event_time, schema[self.event_time], self.where)
-        mark = pl.col(columns.ROW_WATERMARK) - self.allowed_lateness_us
         keys = {name: partials.one_zero(pl.col(name), schema[name]) for name in self.by}
         return _Plan(
-            late=time < mark if columns.ROW_WATERMARK in schema else None,
+            late=times.lateness(time, schema, self.allowed_lateness_us),
             time=time,
             keys=keys or {ALL: pl.lit(0, pl.Int8)},
             order=total_order(time, schema),

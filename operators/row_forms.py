@@ -19,7 +19,7 @@ from typing import Final
 
 import polars as pl
 
-from operators.expression_trees import Tree, columns_in, expr_of, rebuilt, tree_of
+from operators.expression_trees import DIVISIONS, Tree, columns_in, expr_of, rebuilt, tree_of
 
 _TURNED: Final = {
     "Eq": "Eq",
@@ -32,7 +32,6 @@ _TURNED: Final = {
     "Gt": "Lt",
     "GtEq": "LtEq",
 }
-_DIVISIONS: Final = frozenset({"TrueDivide", "FloorDivide", "Modulus"})
 _UNSIGNED: Final = {8: pl.UInt8, 16: pl.UInt16, 32: pl.UInt32, 64: pl.UInt64}
 _SIGNED: Final = {8: pl.Int8, 16: pl.Int16, 32: pl.Int32, 64: pl.Int64}
 
@@ -59,7 +58,7 @@ def _reformed(tree: Tree) -> Tree:
         case {"BinaryExpr": {"left": left, "op": op, "right": right}}:
             if op in _TURNED and _turns(left, right):
                 return {"BinaryExpr": {"left": right, "op": _TURNED[op], "right": left}}
-            if op in _DIVISIONS:
+            if op in DIVISIONS:
                 return {"BinaryExpr": {"left": left, "op": op, "right": _spread(right, left)}}
         case {"Function": {"input": [left, right], "function": {"Sql": {"Binary": op}}}}:  # of decimals, most of them
             if op in _TURNED and _turns(left, right):

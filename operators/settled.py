@@ -110,9 +110,7 @@ class Settled:
             SpecError: The rows lack a column (``COLUMN_NOT_FOUND``) or have types that do not fit.
         """
         plan = plan_for(self._plans, rows.collect_schema(), self._planned)
-        if plan.late is not None:
-            rows = rows.filter(~plan.late.fill_null(value=False))
-        return _net(rows.select(**plan.rows))
+        return _net(times.kept(rows, plan.late).select(**plan.rows))
 
     def passages(self, rows: pl.Schema) -> Sequence[Passage]:
         """The operator's (:class:`operators.passage.PassesPredicates`): a row is taken back with all its values."""
@@ -175,13 +173,12 @@ class Settled:
             else times.microseconds(self.event_time, rows[self.event_time], self.where)
         )
         time = time.floordiv(self.size_us) * self.size_us + (self.size_us - 1)
-        mark = pl.col(columns.ROW_WATERMARK) - self.lateness_us
         keys = {
             key: partials.one_zero(pl.col(name), rows[name])
             for key, name in zip(self.key_columns, self.by, strict=True)
         }
         return _Plan(
-            time < mark if columns.ROW_WATERMARK in schema else None,
+            times.lateness(time, schema, self.lateness_us),
             {**{name: pl.col(name) for name in rows}, **keys, TIME: time, columns.WEIGHT: pl.col(columns.WEIGHT)},
         )
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import polars as pl
 
-from headrace.kernel import columns
 from headrace.kernel.durations import format_duration_us
 from headrace.kernel.errors import SpecError
 from headrace.kernel.protocols import LATE, MAIN, Determinism, OperatorContext
@@ -109,9 +108,7 @@ class TopN:
             SpecError: The rows lack a column (``COLUMN_NOT_FOUND``) or have types that do not fit.
         """
         plan = self._plan(rows.collect_schema())
-        if plan.late is not None:
-            rows = rows.filter(~plan.late.fill_null(value=False))
-        return self._first(rows.select(plan.rows))
+        return self._first(times.kept(rows, plan.late).select(plan.rows))
 
     def passages(self, rows: pl.Schema) -> Sequence[Passage]:
         """See :class:`operators.passage.PassesPredicates`: rows of different keys, or windows, never meet."""
@@ -181,14 +178,14 @@ class TopN:
         dtype, slices = schema[self.event_time], self._slices
         time = times.microseconds(self.event_time, dtype, self.where)
         pane = slices.pane_of(time)
-        mark = pl.col(columns.ROW_WATERMARK) - self.allowed_lateness_us
+        bar = times.bar(schema, self.allowed_lateness_us)
         named: Mapping[str, pl.Expr] = {
             WINDOW_START: pane.cast(pl.Datetime("us", times.time_zone(dtype))),
             partials.ROWS: pl.lit(1, pl.Int64),
             **self._ranking.columns(schema),
         }
         return _Plan(
-            late=slices.last_end(pane) <= mark if columns.ROW_WATERMARK in schema else None,
+            late=None if bar is None else slices.last_end(pane) <= bar,
             timeless=time.is_null(),
             rows=[expr.alias(name) for name, expr in named.items()],
         )

@@ -18,10 +18,9 @@ from typing import Any, Final
 
 import polars as pl
 
-from operators.expression_trees import Tree, columns_in, expr_of, rebuilt, tree_of
+from operators.expression_trees import DIVISIONS, Tree, columns_in, expr_of, rebuilt, tree_of
 from operators.text_times import TIMES, read
 
-_DIVISIONS: Final = frozenset({"TrueDivide", "FloorDivide", "Modulus"})
 _ROOT: Final = 0.5
 _MULTIPLIED: Final = range(2, 10)
 """The exponents for which Polars multiplies; tests/unit/test_operators_row_forms.py holds that there are no others."""
@@ -97,7 +96,7 @@ def _is_cast(tree: Tree) -> bool:
 def _division(tree: Tree) -> tuple[Tree, Tree] | None:
     """The sides of a division whose divisor is read of rows, or is zero."""
     match tree:
-        case {"BinaryExpr": {"op": op, "left": left, "right": right}} if op in _DIVISIONS:
+        case {"BinaryExpr": {"op": op, "left": left, "right": right}} if op in DIVISIONS:
             pass
         case {"Function": {"input": [left, right], "function": {"Sql": {"Binary": op}}}} if op in _SQL_DIVISIONS:
             pass

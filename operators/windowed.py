@@ -270,10 +270,8 @@ class WindowOperator(ABC):
         check_keys(self.by, schema, self.where)
         dtype = schema[self.event_time]
         time = times.microseconds(self.event_time, dtype, self.where)
-        mark = pl.col(columns.ROW_WATERMARK) if columns.ROW_WATERMARK in schema else None
-        if mark is not None and self.allowed_lateness_us:
-            mark = mark - self.allowed_lateness_us
-        place = self.placement(time, mark, pl.Datetime("us", times.time_zone(dtype)))
+        bar = times.bar(schema, self.allowed_lateness_us)
+        place = self.placement(time, bar, pl.Datetime("us", times.time_zone(dtype)))
         over = weighted(place.build | build_all(self._wanted, schema, self.where, order(time, schema)), schema)
         build = over.build
         keys = {name: partials.one_zero(pl.col(name), schema[name]) for name in self.by}
