@@ -198,7 +198,6 @@ def _joined(join: JoinSpec, left: UniqueKeys, right: UniqueKeys) -> UniqueKeys:
     known = {one | other | window for one in lefts.known for other in rights.known}
     regular = join.kind == "regular"
     ons = list(zip(*join.pairs, strict=True))
-    regular = join.kind == "regular"
     # A row that meets one of the other side's at most comes once.
     if join.how in {"inner", "left"} and (join.kind == "as_of" or (regular and right.hold(ons[1]))):
         known |= lefts.known
