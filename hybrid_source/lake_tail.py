@@ -6,7 +6,8 @@ lateness and position afterwards are those that the topic would have given.
 
 Offsets are read in windows that move all partitions on in proportion to what they have left, so that memory is bounded
 by a window and all of them arrive at the boundary together. A window is a filter on offsets: files and row groups
-outside of it are pruned by their statistics.
+outside of it are pruned by their statistics. Where offsets have few rows (holes), windows widen as long as their rows
+are no more than those of a window without holes, so that a hole costs the logarithm of its length.
 """
 
 from __future__ import annotations
@@ -31,8 +32,11 @@ WINDOW_ROWS: Final = 1 << 19
 Window: TypeAlias = Mapping[TopicPartition, tuple[int, int]]
 """Offsets by partition, from (inclusive) and to (exclusive)."""
 
-ReadWindow: TypeAlias = Callable[[Window], pl.DataFrame]
-"""The rows of a window, in any order: the asked-for columns, and topic, partition and offset of each."""
+ReadWindow: TypeAlias = Callable[[Window, int | None], pl.DataFrame | None]
+"""The rows of a window, in any order: the asked-for columns, and topic, partition and offset of each.
+
+The second argument is how many rows at most; None in the place of the rows where there are more, and never without it.
+"""
 
 _SLOT: Final = "__headrace_slot"
 
@@ -86,7 +90,7 @@ class LakeTail:
         watermark: The tail's watermark, begun at the floor.
         position: The tail's position.
         ends: Where the topic goes on (exclusive); other partitions stay where they are.
-        window_rows: Offsets in a window.
+        window_rows: Offsets in a window; in one that has been widened, rows at most.
     """
 
     def __init__(
@@ -105,14 +109,15 @@ class LakeTail:
         self._at = position
         self._ends = ends
         self._window_rows = window_rows
+        self._widened = 1
         self._silent: frozenset[TopicPartition] = frozenset()
 
     def poll(self) -> TailBatch | None:
         """See :meth:`hybrid_source.tail_protocols.Replay.poll`."""
-        window = next_window(self._at.nexts, self._ends, self._window_rows)
-        if not window:
+        if self.finished:
             return None
-        rows, places = in_offset_order(self._read(window))
+        window, found = self._next_rows()
+        rows, places = in_offset_order(found)
         for at in places.values():
             self._watermark.heard(at)
         stamped, maybe_late = self._stamped(rows, places)
@@ -151,6 +156,17 @@ class LakeTail:
             {"topic": at.topic, "partition": at.partition, "next": offset, "end": max(offset, self._ends.get(at, 0))}
             for at, offset in self._at.nexts.items()
         ]
+
+    def _next_rows(self) -> tuple[Window, pl.DataFrame]:
+        """The next window and its rows: as wide as its rows allow, never narrower than without holes."""
+        while True:
+            window = next_window(self._at.nexts, self._ends, self._window_rows * self._widened)
+            found = self._read(window, self._window_rows if self._widened > 1 else None)
+            if found is not None:
+                if 2 * found.height <= self._window_rows:
+                    self._widened *= 2
+                return window, found
+            self._widened //= 2
 
     def _stamped(self, rows: pl.DataFrame, places: Mapping[int, TopicPartition]) -> tuple[pl.DataFrame, bool]:
         stamps, late = None, False

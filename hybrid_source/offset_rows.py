@@ -41,8 +41,10 @@ class OffsetRows:
     topics: Sequence[str]
     named: bool = False
 
-    def read(self, window: Window) -> pl.DataFrame:
+    def read(self, window: Window, most: int | None = None) -> pl.DataFrame | None:
         """The rows of a window; see :data:`hybrid_source.lake_tail.ReadWindow`.
+
+        Gives up after the split that is beyond ``most`` rows, so that no more than that are held.
 
         Raises:
             SnapshotGoneError: A file is gone.
@@ -63,6 +65,8 @@ class OffsetRows:
         for split in self.history.plan(query).splits_from():
             with reading(f"table {self.history.name}", split.files):
                 frames.append(split.rows.with_columns(placed).select(columns).collect(engine="streaming"))
+            if most is not None and sum(frame.height for frame in frames) > most:
+                return None
         if self.named and topic is not None:
             self._refuse_unnamed(frames)
         types = {**self.history.schema, **self.query.absent}

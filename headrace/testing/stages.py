@@ -154,14 +154,15 @@ class ScriptedHistory:
         wanted = Wanted.of(request, self.world.log.payload, time.column if time else None)
         parts = self._parts(pin)
 
-        def read(window: Window) -> pl.DataFrame:
+        def read(window: Window, most: int | None) -> pl.DataFrame | None:
             self.world.step()
             inside = [
                 parts[place].filter(pl.col(system.OFFSET).is_between(begin, end, closed="left"))
                 for place, (begin, end) in window.items()
             ]
             # A table holds rows in any order, and may hold one twice.
-            return asked(pl.concat([*inside, inside[0].head(1)]).reverse(), ReadRequest(wanted.read))
+            rows = asked(pl.concat([*inside, inside[0].head(1)]).reverse(), ReadRequest(wanted.read))
+            return None if most is not None and rows.height > most else rows
 
         return LakeTail(
             read,

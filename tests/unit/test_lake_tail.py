@@ -22,7 +22,7 @@ from hybrid_source.history import HistoryQuery
 from hybrid_source.history_stage import LakeHistory, OpenLakeHistory
 from hybrid_source.lake_tail import LakeTail, Wanted, next_window, within
 from hybrid_source.lake_versions import NewerVersion, reach
-from hybrid_source.offset_rows import check_placed
+from hybrid_source.offset_rows import OffsetRows, check_placed
 from hybrid_source.parquet_history import open_parquet
 from hybrid_source.pending import PendingPartitions
 from hybrid_source.resolution import OffsetNames, Resolution
@@ -53,10 +53,15 @@ def table(rows: list[tuple[TopicPartition, int, int]]) -> pl.DataFrame:
     return pl.DataFrame(data)
 
 
+def inside(rows: pl.DataFrame, window: Window, most: int | None) -> pl.DataFrame | None:
+    """The rows of a window, None where they are more than asked for."""
+    found = rows.filter(within(window, pl.col(system.TOPIC), pl.col(system.PARTITION), pl.col(system.OFFSET)))
+    return None if most is not None and found.height > most else found
+
+
 def lake_tail(rows: pl.DataFrame, request: ReadRequest, window: int, **nexts: int) -> LakeTail:
-    def read(wanted: Window) -> pl.DataFrame:
-        place = pl.col(system.TOPIC), pl.col(system.PARTITION), pl.col(system.OFFSET)
-        return rows.filter(within(wanted, *place))
+    def read(wanted: Window, most: int | None) -> pl.DataFrame | None:
+        return inside(rows, wanted, most)
 
     at = TailPosition({A: PartitionState(nexts.get("a", 0)), B: PartitionState(nexts.get("b", 0), 1000)})
     watermark = TailWatermark(ManualClock(), {A: None, B: 1000}, None, out_of_orderness_us=10)
@@ -79,6 +84,34 @@ def test_rows_come_once_in_the_order_of_their_offsets_with_the_watermarks_of_the
     assert sorted(late) == [90, 990]  # 80 < 100 - 10 and 900 < 1000 - 10
     assert tail.finished
     assert [at["next"] for at in tail.lag()] == [6, 4]
+
+
+@pytest.mark.parametrize("beside", [0, 300])
+def test_a_huge_hole_of_offsets_is_read_in_few_windows_that_hold_no_more_rows(beside: int) -> None:
+    """Also where another partition has rows all the while."""
+    end, most, sizes = 10**12, 100, []
+    rows = table([*((A, end - 500 + n, n) for n in range(500)), *((A, n, n) for n in range(500))])
+    rows = pl.concat([rows, table([(B, n, n) for n in range(beside)])])
+
+    def read(window: Window, limit: int | None) -> pl.DataFrame | None:
+        sizes.append(0)
+        return inside(rows, window, limit)
+
+    at = TailPosition({A: PartitionState(0), B: PartitionState(0)})
+    watermark = TailWatermark(ManualClock(), {A: None, B: None}, None)
+    wanted = Wanted.of(ReadRequest([system.TOPIC, system.OFFSET]), PAYLOAD, None)
+    tail = LakeTail(read, wanted, watermark, at, {A: end, B: beside}, window_rows=most)
+    frames = []
+    while len(sizes) < 10_000 and (batch := tail.poll()) is not None:
+        assert batch.rows.height <= most + 2
+        frames.append(batch.rows)
+    assert len(sizes) < 2_000
+    found = pl.concat(frames)
+    assert (
+        found.filter(pl.col(system.TOPIC) == "a")[system.OFFSET].to_list()
+        == rows.filter(pl.col(system.TOPIC) == "a")[system.OFFSET].sort().to_list()
+    )
+    assert found.height == rows.height
 
 
 @given(st.dictionaries(st.sampled_from([A, B]), st.tuples(st.integers(0, 50), st.integers(0, 50))), st.integers(1, 60))
@@ -105,6 +138,18 @@ def test_a_version_leads_on_only_where_it_has_what_comes_next() -> None:
     for partition, earliest, closes in ((2, 9, True), (2, 10, False), (0, 4, False)):
         gap = gap_error([Gap(TopicPartition("a", partition), 3, earliest, 30)])
         assert (newer.leaves(gap) is None) == closes
+
+
+@pytest.mark.parametrize(("most", "height"), [(None, 4), (4, 4), (3, None)])
+def test_a_window_with_more_rows_than_asked_for_is_given_up(
+    tmp_path: Path, most: int | None, height: int | None
+) -> None:
+    for number in range(3):
+        rows = pl.DataFrame({"p": [0, 0], "o": [number * 10**9, number * 10**9 + 1]})
+        rows.write_parquet(tmp_path / f"{number}.parquet")
+    query = HistoryQuery([system.TOPIC, system.PARTITION, system.OFFSET])
+    found = OffsetRows(open_parquet(str(tmp_path)), OffsetNames("p", "o"), query, ["a"]).read({A: (0, 10**9 + 2)}, most)
+    assert (None if found is None else found.height) == height
 
 
 def test_a_table_that_holds_offsets_twice_gives_each_once_in_the_place_of_the_topic(tmp_path: Path) -> None:
